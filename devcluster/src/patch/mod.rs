@@ -1,1 +1,97 @@
-//! Module patch.
+//! Patches: JSON merge patch, JSON patch and strategic merge patch, as pure functions.
+
+mod strategic;
+
+use serde_json::Value;
+
+pub(crate) use strategic::strategic;
+
+/// The most operations that a JSON patch may have.
+pub(crate) const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
+
+/// Why a patch was not applied.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum PatchError {
+    /// The patch is not of the form its type demands: the request is bad (400).
+    #[error("{0}")]
+    Malformed(String),
+    /// The patch has too many operations (413).
+    #[error(
+        "The allowed maximum operations in a JSON patch is {MAX_JSON_PATCH_OPERATIONS}, got {0}"
+    )]
+    TooManyOperations(usize),
+    /// The patch is well-formed but does not fit the object (422).
+    #[error("{0}")]
+    Unprocessable(String),
+}
+
+/// Applies a JSON merge patch (RFC 7386): null removes, objects merge, all else replaces.
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
+    json_patch::merge(target, patch);
+}
+
+/// Applies a JSON patch (RFC 6902) wholly or not at all.
+///
+/// # Errors
+/// [`PatchError::Malformed`] if `patch` is no list of operations, [`PatchError::Unprocessable`]
+/// if an operation (also a `test`) fails; `target` is then unchanged.
+pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
+    if let Some(operations) = patch.as_array()
+        && operations.len() > MAX_JSON_PATCH_OPERATIONS
+    {
+        return Err(PatchError::TooManyOperations(operations.len()));
+    }
+    let operations: json_patch::Patch = serde_json::from_value(patch.clone())
+        .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
+    // Patched on a copy: undoing in place is not exact for moves over existing keys.
+    let mut patched = target.clone();
+    json_patch::patch_unsafe(&mut patched, &operations)
+        .map_err(|error| PatchError::Unprocessable(error.to_string()))?;
+    *target = patched;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn merge_patch_removes_nulls_and_sets_nested() {
+        let mut target = json!({"a": {"b": 1, "c": 2}, "l": [1, 2]});
+        merge(&mut target, &json!({"a": {"b": null, "d": {"e": null, "f": 1}}, "l": [3]}));
+        assert_eq!(target, json!({"a": {"c": 2, "d": {"f": 1}}, "l": [3]}));
+    }
+
+    #[test]
+    fn json_patch_applies_wholly_or_not_at_all() {
+        let mut target = json!({"a": 1, "l": [1]});
+        json(
+            &mut target,
+            &json!([
+                {"op": "test", "path": "/a", "value": 1},
+                {"op": "add", "path": "/l/-", "value": 2},
+                {"op": "remove", "path": "/a"},
+            ]),
+        )
+        .unwrap();
+        assert_eq!(target, json!({"l": [1, 2]}));
+
+        let failing = [
+            json!([{"op": "add", "path": "/x", "value": 1}, {"op": "remove", "path": "/nope"}]),
+            json!([{"op": "test", "path": "/l", "value": []}]),
+        ];
+        for patch in failing {
+            let before = target.clone();
+            assert!(matches!(json(&mut target, &patch), Err(PatchError::Unprocessable(_))));
+            assert_eq!(target, before);
+        }
+        assert!(matches!(json(&mut target, &json!({"a": 1})), Err(PatchError::Malformed(_))));
+        let many = Value::Array(vec![
+            json!({"op": "test", "path": "/l/0", "value": 1});
+            MAX_JSON_PATCH_OPERATIONS + 1
+        ]);
+        assert_eq!(json(&mut target, &many), Err(PatchError::TooManyOperations(10_001)));
+    }
+}
