@@ -1,0 +1,288 @@
+//! The admission rules V1–V13 as one table.
+//!
+//! The table is the only place where a rule's field and text stand: the schema takes the CEL
+//! expressions from it, [`validation`](super::validation) the texts for the same rules in Rust.
+//! A text says which field it is about, what is wrong, and what to write instead.
+
+use kube_core::cel as kube_cel_schema;
+
+/// One admission rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Number of the rule, such as `V1`; rules that belong together share one.
+    pub id: &'static str,
+    /// Path of the schema node that the expression's `self` is; empty for the object itself.
+    pub node: &'static str,
+    /// Path below the node that a refusal points at, such as `.provider`; empty for the node.
+    pub field_path: &'static str,
+    /// CEL expression that must hold.
+    pub expression: &'static str,
+    /// How the API server words the refusal.
+    pub reason: Reason,
+    /// What the refusal says.
+    pub text: Text,
+}
+
+/// How the API server words a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The value is wrong; the answer repeats it.
+    Invalid,
+    /// The field is missing.
+    Required,
+    /// The field may not be there, or its value may not be repeated in an answer.
+    Forbidden,
+}
+
+/// What a refusal says.
+#[derive(Clone, Copy, Debug)]
+pub enum Text {
+    /// Always the same.
+    Fixed(&'static str),
+    /// A CEL expression that yields the text, for a text that names values.
+    Computed(&'static str),
+}
+
+impl Rule {
+    /// The rule as the schema holds it.
+    pub(super) fn to_kube(self) -> kube_cel_schema::Rule {
+        let message = match self.text {
+            Text::Fixed(text) => kube_cel_schema::Message::Message(text.to_owned()),
+            Text::Computed(text) => kube_cel_schema::Message::Expression(text.to_owned()),
+        };
+        let reason = match self.reason {
+            Reason::Invalid => kube_cel_schema::Reason::FieldValueInvalid,
+            Reason::Required => kube_cel_schema::Reason::FieldValueRequired,
+            Reason::Forbidden => kube_cel_schema::Reason::FieldValueForbidden,
+        };
+        let rule = kube_cel_schema::Rule::new(self.expression).message(message).reason(reason);
+        if self.field_path.is_empty() { rule } else { rule.field_path(self.field_path) }
+    }
+
+    /// Path of the field that a refusal names, with `[]` for any item of a list.
+    pub fn field(&self) -> String {
+        format!("{}{}", self.node, self.field_path).trim_start_matches('.').to_owned()
+    }
+
+    const fn new(id: &'static str, node: &'static str, field_path: &'static str) -> RuleParts {
+        RuleParts { id, node, field_path }
+    }
+}
+
+/// Where a rule stands, on the way to the whole rule.
+struct RuleParts {
+    id: &'static str,
+    node: &'static str,
+    field_path: &'static str,
+}
+
+impl RuleParts {
+    const fn holds(self, expression: &'static str, reason: Reason, text: Text) -> Rule {
+        let RuleParts { id, node, field_path } = self;
+        Rule { id, node, field_path, expression, reason, text }
+    }
+}
+
+/// Managed needs a provider.
+pub const V1: Rule = Rule::new("V1", "spec", ".provider").holds(
+    "self.mode != 'Managed' || has(self.provider)",
+    Reason::Required,
+    Text::Fixed(
+        "spec.provider is required when spec.mode is Managed; write the name of a configured provider, such as kubernetes",
+    ),
+);
+
+/// External needs an endpoint.
+pub const V2: Rule = Rule::new("V2", "spec", ".endpoint").holds(
+    "self.mode != 'External' || has(self.endpoint)",
+    Reason::Required,
+    Text::Fixed(
+        "spec.endpoint is required when spec.mode is External; write the host and port of the proxy",
+    ),
+);
+
+/// External forbids a provider.
+pub const V3_PROVIDER: Rule = Rule::new("V3", "spec", ".provider").holds(
+    "self.mode != 'External' || !has(self.provider)",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.provider is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
+    ),
+);
+
+/// External forbids a machine.
+pub const V3_MACHINE: Rule = Rule::new("V3", "spec", ".machine").holds(
+    "self.mode != 'External' || !has(self.machine)",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.machine is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
+    ),
+);
+
+/// External forbids user data.
+pub const V3_CLOUD_INIT: Rule = Rule::new("V3", "spec", ".cloudInit").holds(
+    "self.mode != 'External' || !has(self.cloudInit)",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.cloudInit is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
+    ),
+);
+
+/// External forbids planned replacement.
+pub const V3_ROTATION: Rule = Rule::new("V3", "spec", ".rotation").holds(
+    "self.mode != 'External' || !has(self.rotation)",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.rotation is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
+    ),
+);
+
+/// External forbids a port beside the endpoint's.
+pub const V3_PORT: Rule = Rule::new("V3", "spec", ".port").holds(
+    "self.mode != 'External' || !has(self.port)",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.port is not allowed when spec.mode is External; write the port in spec.endpoint.port",
+    ),
+);
+
+/// Managed forbids an endpoint.
+pub const V4: Rule = Rule::new("V4", "spec", ".endpoint").holds(
+    "self.mode != 'Managed' || !has(self.endpoint)",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.endpoint is not allowed when spec.mode is Managed; remove it, or set spec.mode to External",
+    ),
+);
+
+/// User data has exactly one source.
+pub const V5: Rule = Rule::new("V5", "spec.cloudInit", "").holds(
+    "has(self.inline) != has(self.secretRef)",
+    Reason::Invalid,
+    Text::Fixed(
+        "spec.cloudInit must have exactly one source; write either spec.cloudInit.inline or spec.cloudInit.secretRef",
+    ),
+);
+
+/// A machine is a pod or a virtual machine.
+pub const V6: Rule = Rule::new("V6", "spec.machine", "").holds(
+    "!has(self.kubernetes) || !has(self.gce)",
+    Reason::Invalid,
+    Text::Fixed(
+        "spec.machine must not have both kubernetes and gce; keep the one that spec.provider uses",
+    ),
+);
+
+/// The provider of a Managed proxy stays.
+pub const V7: Rule = Rule::new("V7", "spec", ".provider").holds(
+    "self.mode != 'Managed' || oldSelf.mode != 'Managed' || !has(self.provider) || !has(oldSelf.provider) || self.provider == oldSelf.provider",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.provider cannot change while spec.mode stays Managed; write the former provider, or delete the Proxy and create it anew",
+    ),
+);
+
+/// A probe ends before the next begins.
+pub const V8: Rule = Rule::new("V8", "spec.healthCheck", ".timeoutSeconds").holds(
+    "self.timeoutSeconds <= self.intervalSeconds",
+    Reason::Invalid,
+    Text::Computed(
+        "'spec.healthCheck.timeoutSeconds is ' + string(self.timeoutSeconds) + ', more than spec.healthCheck.intervalSeconds, which is ' + string(self.intervalSeconds) + '; write a shorter timeout or a longer interval'",
+    ),
+);
+
+/// Certificates are for https.
+pub const V9: Rule = Rule::new("V9", "spec", ".tls").holds(
+    "!has(self.tls) || self.protocol == 'https'",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.tls is only allowed when spec.protocol is https; remove it, or set spec.protocol to https",
+    ),
+);
+
+/// Keys of tags fit every provider.
+pub const TAG_KEYS: Rule = Rule::new("C-01", "spec.tags", "").holds(
+    "self.all(key, key.matches('^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$'))",
+    Reason::Invalid,
+    Text::Fixed(
+        "spec.tags must have keys that match ^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$; write for example crawl-team",
+    ),
+);
+
+/// A prefix of tags is the operator's.
+pub const V10: Rule = Rule::new("V10", "spec.tags", "").holds(
+    "self.all(key, !key.startsWith('pxo-'))",
+    Reason::Invalid,
+    Text::Fixed(
+        "spec.tags must not have keys that begin with pxo-, which the operator uses itself; write another prefix",
+    ),
+);
+
+/// A host is no URL.
+pub const V11: Rule = Rule::new("V11", "spec.endpoint.host", "").holds(
+    r"!self.matches('[/\\s\\[\\]]')",
+    Reason::Invalid,
+    Text::Fixed(
+        "spec.endpoint.host must be a host only, without scheme, path, space or brackets; write for example proxy.example.com, 192.0.2.7 or 2001:db8::7",
+    ),
+);
+
+/// A host is a name or an address. Silent where [`V11`] speaks.
+pub const V11_FORM: Rule = Rule::new("V11", "spec.endpoint.host", "").holds(
+    r"self.matches('[/\\s\\[\\]]') || isIP(self) || self.matches('^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?[.]?$')",
+    Reason::Invalid,
+    Text::Fixed(
+        "spec.endpoint.host must be a DNS name, an IPv4 address or a bare IPv6 address; write the port in spec.endpoint.port",
+    ),
+);
+
+/// A check URL is http or https.
+pub const V12: Rule = Rule::new("V12", "spec.healthCheck.urls[]", "").holds(
+    r"self.matches('^[hH][tT][tT][pP][sS]?://[^/?#\\s]')",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.healthCheck.urls must begin with http:// or https:// and a host; write for example https://check.example.com/ip",
+    ),
+);
+
+/// A check URL carries no credentials.
+pub const V12_USERINFO: Rule = Rule::new("V12", "spec.healthCheck.urls[]", "").holds(
+    "!self.matches('^[^/?#]*//[^/?#]*@')",
+    Reason::Forbidden,
+    Text::Fixed(
+        "spec.healthCheck.urls must not carry a user name or password; remove what stands between // and @",
+    ),
+);
+
+/// The name fits a label.
+pub const V13: Rule = Rule::new("V13", "", ".metadata.name").holds(
+    "self.metadata.name.size() <= 63",
+    Reason::Invalid,
+    Text::Fixed(
+        "metadata.name must have at most 63 characters, since it becomes a label of the machine; write a shorter name",
+    ),
+);
+
+/// Every rule, in the order in which refusals are listed.
+pub const ALL: &[Rule] = &[
+    V1,
+    V2,
+    V3_PROVIDER,
+    V3_MACHINE,
+    V3_CLOUD_INIT,
+    V3_ROTATION,
+    V3_PORT,
+    V4,
+    V5,
+    V6,
+    V7,
+    V8,
+    V9,
+    TAG_KEYS,
+    V10,
+    V11,
+    V11_FORM,
+    V12,
+    V12_USERINFO,
+    V13,
+];
