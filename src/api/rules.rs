@@ -183,11 +183,14 @@ pub const V7: Rule = Rule::new("V7", "spec", ".provider").holds(
 );
 
 /// A probe ends before the next begins.
+///
+/// Both fields are there in every object; only the schema's own default `{}` is judged without
+/// them when the definition is created.
 pub const V8: Rule = Rule::new("V8", "spec.healthCheck", ".timeoutSeconds").holds(
-    "self.timeoutSeconds <= self.intervalSeconds",
+    "!has(self.timeoutSeconds) || !has(self.intervalSeconds) || self.timeoutSeconds <= self.intervalSeconds",
     Reason::Invalid,
     Text::Computed(
-        "'spec.healthCheck.timeoutSeconds is ' + string(self.timeoutSeconds) + ', more than spec.healthCheck.intervalSeconds, which is ' + string(self.intervalSeconds) + '; write a shorter timeout or a longer interval'",
+        "'spec.healthCheck.timeoutSeconds is %d, more than spec.healthCheck.intervalSeconds, which is %d; write a shorter timeout or a longer interval'.format([self.timeoutSeconds, self.intervalSeconds])",
     ),
 );
 

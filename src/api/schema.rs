@@ -85,8 +85,8 @@ impl Transform for Plain {
         let Some(node) = schema.as_object_mut() else { return };
         drop_null_type(node);
         drop_null_alternative(node);
-        let is_foreign_format = |format: &Value| !matches!(format.as_str(), Some("date-time"));
-        if node.get("format").is_some_and(is_foreign_format) {
+        let is_unsigned = |format: &Value| format.as_str().is_some_and(|f| f.starts_with("uint"));
+        if node.get("format").is_some_and(is_unsigned) {
             node.remove("format");
         }
         match node.get_mut("default") {
@@ -174,7 +174,6 @@ pub(super) fn resources(_: &mut SchemaGenerator) -> Schema {
         "type": "object",
         "maxProperties": 16,
         "additionalProperties": {
-            "anyOf": [{ "type": "integer" }, { "type": "string" }],
             "x-kubernetes-int-or-string": true,
             "maxLength": 32,
             "pattern": QUANTITY,
@@ -207,7 +206,7 @@ pub(super) fn tolerations(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "properties": {
                 "key": { "type": "string", "maxLength": 317 },
-                "operator": { "type": "string", "enum": ["Exists", "Equal", "Lt", "Gt"] },
+                "operator": { "type": "string", "enum": ["Exists", "Equal"] },
                 "value": { "type": "string", "maxLength": MAX_LABEL_VALUE },
                 "effect": {
                     "type": "string", "enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
