@@ -1,0 +1,56 @@
+//! The functions that rules may call.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use kube_cel::KubeCelExt as _;
+use kube_cel::cel::extractors::This;
+use kube_cel::cel::{Context, ExecutionError, FunctionContext, Value};
+
+/// Runs `f` with the environment of all rules: Kubernetes' libraries and no variables.
+pub(super) fn with<R>(f: impl FnOnce(&Context<'static>) -> R) -> R {
+    // A context cannot be shared between threads, and building one costs more than most rules.
+    thread_local! {
+        static ENVIRONMENT: OnceCell<Context<'static>> = const { OnceCell::new() };
+    }
+    ENVIRONMENT.with(|cell| f(cell.get_or_init(build)))
+}
+
+fn build() -> Context<'static> {
+    let mut context = Context::default().with_all();
+    context.add_function("size", size);
+    context.add_function("type", type_of);
+    context
+}
+
+/// Size in characters of strings (the library's own counts bytes), in entries of others.
+fn size(context: &FunctionContext<'_, '_>, This(this): This<Value>) -> Result<i64, ExecutionError> {
+    let size = match &this {
+        Value::List(items) => items.len(),
+        Value::Map(map) => map.map.len(),
+        Value::String(text) => text.chars().count(),
+        Value::Bytes(bytes) => bytes.len(),
+        _ => return Err(context.error("no such overload")),
+    };
+    Ok(i64::try_from(size).unwrap_or(i64::MAX))
+}
+
+/// Names of types, which `type(x)` gives and which stand in rules as `int`, `string` and so on.
+pub(super) const TYPE_NAMES: [&str; 9] =
+    ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type"];
+
+fn type_of(value: Value) -> Arc<String> {
+    let name = match value {
+        Value::Int(_) => "int",
+        Value::UInt(_) => "uint",
+        Value::Float(_) => "double",
+        Value::Bool(_) => "bool",
+        Value::String(_) => "string",
+        Value::Bytes(_) => "bytes",
+        Value::List(_) => "list",
+        Value::Map(_) => "map",
+        Value::Null => "null_type",
+        _ => "dyn",
+    };
+    Arc::new(name.to_owned())
+}

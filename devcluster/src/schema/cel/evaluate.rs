@@ -1,0 +1,212 @@
+//! Evaluation of compiled rules on an object.
+
+use kube_cel::cel::{ExecutionError, Program, Value as CelValue};
+use serde_json::Value;
+
+use super::{Rule, Rules, environment, value};
+use crate::schema::correlate;
+use crate::schema::field_error::{ErrorKind, FieldError};
+use crate::schema::path;
+use crate::schema::structural::Schema;
+
+/// The most bytes that a message expression may give.
+const MAX_MESSAGE_BYTES: usize = 5 * 1024;
+
+/// Every rule that `new` breaks. `old` is the former object on update; `is_root` says that
+/// `schema` is that of a whole resource.
+pub(in crate::schema) fn validate(
+    schema: &Schema,
+    rules: &Rules,
+    at: &str,
+    new: &Value,
+    old: Option<&Value>,
+    is_root: bool,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let pair = old.map(|old| (new, old));
+    walk(Node { schema, rules, at, new, old, pair, is_root }, true, &mut errors);
+    errors
+}
+
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    schema: &'a Schema,
+    rules: &'a Rules,
+    at: &'a str,
+    new: &'a Value,
+    old: Option<&'a Value>,
+    /// New and old value of this node or of the nearest one above that has an old value.
+    pair: Option<(&'a Value, &'a Value)>,
+    is_root: bool,
+}
+
+fn walk(node: Node<'_>, is_top: bool, errors: &mut Vec<FieldError>) {
+    if node.new.is_null() {
+        return;
+    }
+    if !node.rules.own.is_empty() {
+        own_rules(node, errors);
+    }
+    match node.new {
+        Value::Array(items) => {
+            let (Some(rules), Some(schema)) = (&node.rules.items, node.schema.items.as_deref())
+            else {
+                return;
+            };
+            let former = correlate::Items::new(node.schema, node.old);
+            for (index, new) in items.iter().enumerate() {
+                let at = path::index(node.at, index);
+                let old = former.of(new);
+                let pair = old.map(|old| (new, old)).or(node.pair);
+                let is_root = schema.embedded;
+                walk(Node { schema, rules, at: &at, new, old, pair, is_root }, false, errors);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, new) in fields {
+                let (schema, rules, at) =
+                    match (node.rules.properties.get(name), node.schema.properties.get(name)) {
+                        (Some(rules), Some(schema)) => {
+                            (schema, rules, path::child(node.at, name))
+                        }
+                        _ => match (&node.rules.additional, node.schema.additional_schema()) {
+                            (Some(rules), Some(schema)) => {
+                                (schema, &**rules, path::key(node.at, name))
+                            }
+                            _ => continue,
+                        },
+                    };
+                let old = correlate::field(node.schema, node.old, name);
+                // apiVersion and kind were made equal before, so they prove nothing.
+                let pair = match name.as_str() {
+                    "apiVersion" | "kind" if is_top => None,
+                    _ => old.map(|old| (new, old)).or(node.pair),
+                };
+                let is_root = schema.embedded;
+                walk(Node { schema, rules, at: &at, new, old, pair, is_root }, false, errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn own_rules(node: Node<'_>, errors: &mut Vec<FieldError>) {
+    let this = value::convert(node.schema, node.new, node.is_root);
+    let former = node
+        .old
+        .filter(|old| !old.is_null())
+        .map(|old| value::convert(node.schema, old, node.is_root));
+    for rule in &node.rules.own {
+        if rule.uses_old_self && former.is_none() && !rule.optional_old_self {
+            continue;
+        }
+        let old_self = if rule.optional_old_self {
+            Some(value::optional(former.clone()))
+        } else {
+            former.clone()
+        };
+        match run(&rule.program, &this, old_self) {
+            Ok(CelValue::Bool(true)) => {}
+            Ok(CelValue::Bool(false)) => {
+                let unchanged = node.pair.is_some_and(|(new, old)| new == old);
+                if rule.uses_old_self || !unchanged {
+                    errors.push(failure(node, rule, &this, former.clone()));
+                }
+            }
+            Ok(_) => errors.push(broken(node, rule, &ExecutionError::NoSuchOverload)),
+            Err(error) => errors.push(broken(node, rule, &error)),
+        }
+    }
+}
+
+fn failure(
+    node: Node<'_>,
+    rule: &Rule,
+    this: &CelValue,
+    former: Option<CelValue>,
+) -> FieldError {
+    let detail = rule
+        .message_program
+        .as_ref()
+        .and_then(|program| evaluated_message(program, this, former))
+        .unwrap_or_else(|| rule.message.clone());
+    let field = match (node.at, rule.field_path.as_str()) {
+        (at, "") => at.to_owned(),
+        (at, below) if below.starts_with('[') => format!("{at}{below}"),
+        (at, below) => path::child(at, below),
+    };
+    // Whole objects and lists are not repeated in the text.
+    let scalar = !matches!(node.new, Value::Object(_) | Value::Array(_));
+    let value = scalar.then(|| node.new.clone());
+    FieldError::new(rule.kind, field, value, detail)
+}
+
+/// The message that an expression gives; none if it fails or gives nothing fit to print.
+fn evaluated_message(
+    program: &Program,
+    this: &CelValue,
+    former: Option<CelValue>,
+) -> Option<String> {
+    match run(program, this, former) {
+        Ok(CelValue::String(text)) => {
+            let text = text.trim();
+            let fits = !text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n');
+            fits.then(|| text.to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The error for a rule that could not be evaluated.
+fn broken(node: Node<'_>, rule: &Rule, error: &ExecutionError) -> FieldError {
+    let display = &rule.display;
+    let detail = match error {
+        ExecutionError::NoSuchOverload
+        | ExecutionError::UnexpectedType { .. }
+        | ExecutionError::ValuesNotComparable(..)
+        | ExecutionError::UnsupportedBinaryOperator(..)
+        | ExecutionError::UnsupportedTargetType { .. } => format!(
+            "'no such overload': call arguments did not match a supported operator, function or \
+             macro signature for rule: {display}"
+        ),
+        error => format!("{} evaluating rule: {display}", words(error)),
+    };
+    FieldError::new(
+        ErrorKind::Invalid,
+        node.at,
+        Some(Value::from(node.schema.type_name.as_str())),
+        detail,
+    )
+}
+
+fn words(error: &ExecutionError) -> String {
+    match error {
+        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
+        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
+        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
+        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
+        ExecutionError::IndexOutOfBounds(CelValue::Int(index)) => {
+            format!("index out of bounds: {index}")
+        }
+        ExecutionError::FunctionError { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn run(
+    program: &Program,
+    this: &CelValue,
+    old_self: Option<CelValue>,
+) -> Result<CelValue, ExecutionError> {
+    environment::with(|base| {
+        let mut context = base.new_inner_scope();
+        for name in environment::TYPE_NAMES {
+            context.add_variable_from_value(name, name);
+        }
+        context.add_variable_from_value("self", this.clone());
+        if let Some(old) = old_self {
+            context.add_variable_from_value("oldSelf", old);
+        }
+        program.execute(&context)
+    })
+}

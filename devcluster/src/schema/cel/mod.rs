@@ -1,0 +1,233 @@
+//! `x-kubernetes-validations`: rules in CEL on the nodes of a schema.
+//!
+//! The library evaluates; what a rule sees, where it applies and what its failure says is
+//! decided here, because the library's own validation engine correlates lists by position, walks
+//! `anyOf` and shows undeclared fields, none of which the real server does.
+
+mod check;
+mod environment;
+mod evaluate;
+mod field_path;
+mod value;
+
+use std::collections::BTreeMap;
+
+use kube_cel::cel::Program;
+use serde_json::{Value, json};
+
+use super::field_error::{ErrorKind, FieldError};
+use super::path;
+use super::structural::{RuleSource, Schema, property_path};
+use check::Type;
+
+pub(super) use evaluate::validate;
+
+/// The compiled rules of a node and of those below it that have any.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    own: Vec<Rule>,
+    properties: BTreeMap<String, Rules>,
+    items: Option<Box<Rules>>,
+    additional: Option<Box<Rules>>,
+}
+
+/// One compiled rule.
+#[derive(Debug)]
+struct Rule {
+    program: Program,
+    uses_old_self: bool,
+    optional_old_self: bool,
+    /// What to call the rule in messages about it: its message, else its source.
+    display: String,
+    message: String,
+    message_program: Option<Program>,
+    kind: ErrorKind,
+    /// The path below the node that failures are reported at; may be empty.
+    field_path: String,
+}
+
+impl Rules {
+    /// Compiles the rules of `schema` and below; `at` is its place in the definition.
+    pub(super) fn compile(
+        schema: &Schema,
+        at: &str,
+        is_root: bool,
+        errors: &mut Vec<FieldError>,
+    ) -> Self {
+        let mut rules = Self::default();
+        if !schema.rules.is_empty() {
+            rules.own = compile_own(schema, at, is_root, errors);
+        }
+        if let Some(items) = &schema.items {
+            let below = Self::compile(items, &path::child(at, "items"), items.embedded, errors);
+            rules.items = below.into_option();
+        }
+        if let Some(of) = schema.additional_schema() {
+            let at = path::child(at, "additionalProperties");
+            rules.additional = Self::compile(of, &at, of.embedded, errors).into_option();
+        }
+        for (name, property) in &schema.properties {
+            let at = property_path(at, name);
+            let below = Self::compile(property, &at, property.embedded, errors);
+            if !below.is_empty() {
+                rules.properties.insert(name.clone(), below);
+            }
+        }
+        rules
+    }
+
+    /// Whether no node has a rule.
+    pub(super) fn is_empty(&self) -> bool {
+        self.own.is_empty()
+            && self.properties.is_empty()
+            && self.items.is_none()
+            && self.additional.is_none()
+    }
+
+    fn into_option(self) -> Option<Box<Self>> {
+        if self.is_empty() { None } else { Some(Box::new(self)) }
+    }
+}
+
+fn compile_own(
+    schema: &Schema,
+    at: &str,
+    is_root: bool,
+    errors: &mut Vec<FieldError>,
+) -> Vec<Rule> {
+    let at = path::child(at, "x-kubernetes-validations");
+    let Some(self_type) = Type::of(schema, is_root) else {
+        errors.push(FieldError::invalid(
+            at,
+            "",
+            "rules compilation cannot be performed: failed to convert to declType for CEL \
+             validation rules",
+        ));
+        return Vec::new();
+    };
+    let mut compiled = Vec::new();
+    for (index, source) in schema.rules.iter().enumerate() {
+        let at = path::index(&at, index);
+        match compile_rule(schema, source, &self_type) {
+            Ok(Some(rule)) => compiled.push(rule),
+            // An empty rule is reported as missing where the definition is checked.
+            Ok(None) => {}
+            Err(Fault::Rule(detail)) => {
+                errors.push(FieldError::invalid(
+                    path::child(&at, "rule"),
+                    source_value(source),
+                    detail,
+                ));
+            }
+            Err(Fault::MessageExpression(detail)) => {
+                errors.push(FieldError::invalid(
+                    path::child(&at, "messageExpression"),
+                    source_value(source),
+                    detail,
+                ));
+            }
+            Err(Fault::FieldPath(detail)) => {
+                let detail = format!("fieldPath must be a valid path: {detail}");
+                errors.push(FieldError::invalid(
+                    path::child(&at, "fieldPath"),
+                    source.field_path.as_str(),
+                    detail,
+                ));
+            }
+        }
+    }
+    compiled
+}
+
+enum Fault {
+    Rule(String),
+    MessageExpression(String),
+    FieldPath(String),
+}
+
+fn compile_rule(
+    schema: &Schema,
+    source: &RuleSource,
+    self_type: &Type,
+) -> Result<Option<Rule>, Fault> {
+    let text = source.rule.trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let optional_old_self = source.optional_old_self.unwrap_or_default();
+    let old_type = if optional_old_self {
+        Type::Optional(Box::new(self_type.clone()))
+    } else {
+        self_type.clone()
+    };
+    let mut variables = vec![("self", self_type.clone()), ("oldSelf", old_type)];
+    variables.extend(environment::TYPE_NAMES.map(|name| (name, Type::Any)));
+
+    let program = parse(text).map_err(|e| Fault::Rule(format!("compilation failed: {e}")))?;
+    check::problems(&program, &variables, &Type::Bool).map_err(Fault::Rule)?;
+    let uses_old_self = program.references().has_variable("oldSelf");
+    if optional_old_self && !uses_old_self {
+        return Err(Fault::Rule(
+            "optionalOldSelf may not be set if oldSelf is not used in rule".to_owned(),
+        ));
+    }
+    let message_program = if source.message_expression.is_empty() {
+        None
+    } else {
+        let failed = |e| Fault::MessageExpression(format!("messageExpression {e}"));
+        let program = parse(&source.message_expression)
+            .map_err(|e| failed(format!("compilation failed: {e}")))?;
+        check::problems(&program, &variables, &Type::Text).map_err(|detail| {
+            if detail.starts_with("compilation") {
+                failed(detail)
+            } else {
+                Fault::MessageExpression(detail)
+            }
+        })?;
+        Some(program)
+    };
+    let message = source.message.trim();
+    let display = if message.is_empty() { text } else { message };
+    Ok(Some(Rule {
+        program,
+        uses_old_self,
+        optional_old_self,
+        display: display.to_owned(),
+        message: if message.is_empty() {
+            format!("failed rule: {text}")
+        } else {
+            message.to_owned()
+        },
+        message_program,
+        kind: match source.reason.as_deref() {
+            Some("FieldValueForbidden") => ErrorKind::Forbidden,
+            Some("FieldValueRequired") => ErrorKind::Required,
+            Some("FieldValueDuplicate") => ErrorKind::Duplicate,
+            _ => ErrorKind::Invalid,
+        },
+        field_path: if source.field_path.is_empty() {
+            String::new()
+        } else {
+            field_path::normalize(&source.field_path, schema).map_err(Fault::FieldPath)?
+        },
+    }))
+}
+
+/// Parses; the parser panics on some malformed literals, which is as good as an error.
+fn parse(source: &str) -> Result<Program, String> {
+    std::panic::catch_unwind(|| Program::compile(source))
+        .map_err(|_| "the expression cannot be parsed".to_owned())?
+        .map_err(|errors| errors.to_string())
+}
+
+/// A rule as the real server shows it in errors: its internal form.
+fn source_value(source: &RuleSource) -> Value {
+    json!({
+        "Rule": source.rule,
+        "Message": source.message,
+        "MessageExpression": source.message_expression,
+        "Reason": source.reason,
+        "FieldPath": source.field_path,
+        "OptionalOldSelf": source.optional_old_self,
+    })
+}
