@@ -336,10 +336,14 @@ impl Walk<'_> {
     fn range(&self, outcome: &mut Outcome, schema: &Schema, number: f64, at: &str) {
         let format = schema.checks.format.as_str();
         let fits = match (schema.type_name.as_str(), format) {
-            ("integer", "int32") => (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number),
+            ("integer", "int32") => {
+                (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number)
+                    && number.fract() == 0.0
+            }
             // 2^63 is exact as a float, and the first value that does not fit.
             ("integer", _) => (-9.223_372_036_854_775_808e18..9.223_372_036_854_775_808e18)
-                .contains(&number),
+                .contains(&number)
+                && number.fract() == 0.0,
             ("number", "float") => number.abs() <= f64::from(f32::MAX),
             _ => true,
         };

@@ -125,20 +125,30 @@ fn failure(
     this: &CelValue,
     former: Option<CelValue>,
 ) -> FieldError {
+    // The real server's text of a duplicate has no room for a message.
+    if rule.kind == ErrorKind::Duplicate {
+        return FieldError::new(rule.kind, reported_field(node, rule), shown_value(node), "");
+    }
     let detail = rule
         .message_program
         .as_ref()
         .and_then(|program| evaluated_message(program, this, former))
         .unwrap_or_else(|| rule.message.clone());
-    let field = match (node.at, rule.field_path.as_str()) {
+    FieldError::new(rule.kind, reported_field(node, rule), shown_value(node), detail)
+}
+
+fn reported_field(node: Node<'_>, rule: &Rule) -> String {
+    match (node.at, rule.field_path.as_str()) {
         (at, "") => at.to_owned(),
         (at, below) if below.starts_with('[') => format!("{at}{below}"),
         (at, below) => path::child(at, below),
-    };
-    // Whole objects and lists are not repeated in the text.
+    }
+}
+
+/// The value in the text; whole objects and lists are not repeated there.
+fn shown_value(node: Node<'_>) -> Option<Value> {
     let scalar = !matches!(node.new, Value::Object(_) | Value::Array(_));
-    let value = scalar.then(|| node.new.clone());
-    FieldError::new(rule.kind, field, value, detail)
+    scalar.then(|| node.new.clone())
 }
 
 /// The message that an expression gives; none if it fails or gives nothing fit to print.
