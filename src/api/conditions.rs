@@ -194,7 +194,11 @@ pub const TABLE: &[(ConditionType, ConditionStatus, &[Reason])] = {
     use ConditionType as Of;
     use Reason::*;
     &[
-        (Of::Provisioned, Is::True, &[Created, Adopted, ExternalEndpoint]),
+        (
+            Of::Provisioned,
+            Is::True,
+            &[Created, Adopted, ExternalEndpoint],
+        ),
         (
             Of::Provisioned,
             Is::False,
@@ -221,7 +225,12 @@ pub const TABLE: &[(ConditionType, ConditionStatus, &[Reason])] = {
         (
             Of::Synced,
             Is::False,
-            &[ReplacementDeferred, CloudInitError, AuthSecretError, ReleasingInstance],
+            &[
+                ReplacementDeferred,
+                CloudInitError,
+                AuthSecretError,
+                ReleasingInstance,
+            ],
         ),
         (Of::Healthy, Is::True, &[ProbeSucceeded]),
         (
@@ -253,16 +262,22 @@ pub const TABLE: &[(ConditionType, ConditionStatus, &[Reason])] = {
         (
             Of::ReplacementBlocked,
             Is::True,
-            &[BudgetExhausted, TooManyUnhealthy, DailyLimit, Skipped, Paused],
+            &[
+                BudgetExhausted,
+                TooManyUnhealthy,
+                DailyLimit,
+                Skipped,
+                Paused,
+            ],
         ),
     ]
 };
 
 /// Whether [`TABLE`] has this combination.
 pub fn is_listed(kind: ConditionType, status: ConditionStatus, reason: Reason) -> bool {
-    TABLE.iter().any(|(of, is, reasons)| {
-        *of == kind && *is == status && reasons.contains(&reason)
-    })
+    TABLE
+        .iter()
+        .any(|(of, is, reasons)| *of == kind && *is == status && reasons.contains(&reason))
 }
 
 /// What a condition is to be.
@@ -303,7 +318,10 @@ pub fn set(conditions: &mut Vec<Condition>, update: &Update, now: Timestamp) -> 
         observed_generation: update.observed_generation,
         last_transition_time: Time(whole_seconds(now)),
     };
-    match conditions.iter_mut().find(|condition| condition.type_ == wanted.type_) {
+    match conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == wanted.type_)
+    {
         Some(present) => {
             if present.status == wanted.status {
                 wanted.last_transition_time = present.last_transition_time.clone();
@@ -328,7 +346,9 @@ pub fn remove(conditions: &mut Vec<Condition>, kind: ConditionType) -> bool {
 
 /// The condition of that type.
 pub fn find(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
-    conditions.iter().find(|condition| condition.type_ == kind.as_str())
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == kind.as_str())
 }
 
 /// Status of the condition of that type; an unreadable one counts as Unknown.
@@ -350,7 +370,11 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 fn cut(message: &str) -> String {
     match message.char_indices().nth(MAX_MESSAGE_CHARS) {
         None => message.to_owned(),
-        Some(_) => message.chars().take(MAX_MESSAGE_CHARS - 1).chain(['…']).collect(),
+        Some(_) => message
+            .chars()
+            .take(MAX_MESSAGE_CHARS - 1)
+            .chain(['…'])
+            .collect(),
     }
 }
 
@@ -389,7 +413,10 @@ mod tests {
         assert!(!set(&mut conditions, &created, at(40)), "nothing differs");
         assert_eq!(conditions[0].last_transition_time, Time(at(30)));
 
-        let newer = Update { observed_generation: Some(2), ..created };
+        let newer = Update {
+            observed_generation: Some(2),
+            ..created
+        };
         assert!(set(&mut conditions, &newer, at(50)));
         assert_eq!(conditions[0].last_transition_time, Time(at(30)));
         assert_eq!(conditions[0].observed_generation, Some(2));
@@ -403,12 +430,26 @@ mod tests {
             ..provisioned(ConditionStatus::True, Reason::Created)
         };
         let mut conditions = Vec::new();
-        set(&mut conditions, &provisioned(ConditionStatus::True, Reason::Created), at(1));
+        set(
+            &mut conditions,
+            &provisioned(ConditionStatus::True, Reason::Created),
+            at(1),
+        );
         set(&mut conditions, &ready, at(1));
-        let foreign = Condition { type_: "example.com/Audited".to_owned(), ..conditions[0].clone() };
+        let foreign = Condition {
+            type_: "example.com/Audited".to_owned(),
+            ..conditions[0].clone()
+        };
         conditions.insert(0, foreign.clone());
-        set(&mut conditions, &provisioned(ConditionStatus::False, Reason::Replacing), at(2));
-        let types: Vec<_> = conditions.iter().map(|condition| condition.type_.as_str()).collect();
+        set(
+            &mut conditions,
+            &provisioned(ConditionStatus::False, Reason::Replacing),
+            at(2),
+        );
+        let types: Vec<_> = conditions
+            .iter()
+            .map(|condition| condition.type_.as_str())
+            .collect();
         assert_eq!(types, ["example.com/Audited", "Provisioned", "Ready"]);
         assert_eq!(conditions[0], foreign);
 
@@ -421,7 +462,11 @@ mod tests {
     fn transition_time_equals_what_is_read_back() {
         let mut conditions = Vec::new();
         let now = Timestamp::new(100, 250_000_000).expect("a quarter second");
-        set(&mut conditions, &provisioned(ConditionStatus::True, Reason::Created), now);
+        set(
+            &mut conditions,
+            &provisioned(ConditionStatus::True, Reason::Created),
+            now,
+        );
         let text = serde_json::to_string(&conditions).expect("plain texts");
         let back: Vec<Condition> = serde_json::from_str(&text).expect("what was just written");
         assert_eq!(back, conditions);
@@ -439,7 +484,10 @@ mod tests {
         assert_eq!(message.chars().count(), MAX_MESSAGE_CHARS);
         assert!(message.ends_with('…'), "{message}");
 
-        let fits = Update { message: "ä".repeat(MAX_MESSAGE_CHARS), ..long };
+        let fits = Update {
+            message: "ä".repeat(MAX_MESSAGE_CHARS),
+            ..long
+        };
         set(&mut conditions, &fits, at(1));
         assert_eq!(conditions[0].message, fits.message);
     }
@@ -447,7 +495,10 @@ mod tests {
     #[test]
     fn every_reason_stands_in_the_table_and_reads_back() {
         for reason in Reason::ALL {
-            assert!(TABLE.iter().any(|(_, _, reasons)| reasons.contains(reason)), "{reason}");
+            assert!(
+                TABLE.iter().any(|(_, _, reasons)| reasons.contains(reason)),
+                "{reason}"
+            );
             assert_eq!(reason.as_str().parse(), Ok(*reason));
         }
         for kind in ConditionType::ALL {
@@ -460,7 +511,11 @@ mod tests {
     #[test]
     fn words_of_a_later_version_do_no_harm() {
         let mut conditions = Vec::new();
-        set(&mut conditions, &provisioned(ConditionStatus::True, Reason::Created), at(1));
+        set(
+            &mut conditions,
+            &provisioned(ConditionStatus::True, Reason::Created),
+            at(1),
+        );
         conditions[0].status = "Perhaps".to_owned();
         conditions[0].reason = "Teleported".to_owned();
         let kind = ConditionType::Provisioned;

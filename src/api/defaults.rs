@@ -84,13 +84,21 @@ pub fn resolved_port(spec: &ProxySpec) -> u16 {
 
 /// Where clients reach a Managed proxy whose machine has the address `ip`.
 pub fn managed_endpoint(spec: &ProxySpec, ip: &str) -> StatusEndpoint {
-    StatusEndpoint { host: ip.to_owned(), port: resolved_port(spec), protocol: spec.protocol }
+    StatusEndpoint {
+        host: ip.to_owned(),
+        port: resolved_port(spec),
+        protocol: spec.protocol,
+    }
 }
 
 /// Where clients reach an External proxy; `None` if an invalid object names no endpoint.
 pub fn external_endpoint(spec: &ProxySpec) -> Option<StatusEndpoint> {
     let Endpoint { host, port } = spec.endpoint.as_ref()?;
-    Some(StatusEndpoint { host: host.clone(), port: *port, protocol: spec.protocol })
+    Some(StatusEndpoint {
+        host: host.clone(),
+        port: *port,
+        protocol: spec.protocol,
+    })
 }
 
 /// The machine with every static default, also where the object has no `spec.machine` at all.
@@ -103,13 +111,23 @@ pub fn resolved_machine(spec: &ProxySpec) -> Cow<'_, Machine> {
 
 /// Leases at one time for one target: the proxy's own limit unless one is set for targets.
 pub fn per_target_max_concurrent(lease: &LeasePolicy) -> u32 {
-    lease.per_target.max_concurrent.unwrap_or(lease.max_concurrent)
+    lease
+        .per_target
+        .max_concurrent
+        .unwrap_or(lease.max_concurrent)
 }
 
 /// Region that consumers see: that of `spec.location`, else that of the machine.
 pub fn resolved_region(spec: &ProxySpec) -> Option<&str> {
-    let located = spec.location.as_ref().and_then(|location| location.region.as_deref());
-    located.or_else(|| spec.machine.as_ref().and_then(|machine| machine.region.as_deref()))
+    let located = spec
+        .location
+        .as_ref()
+        .and_then(|location| location.region.as_deref());
+    located.or_else(|| {
+        spec.machine
+            .as_ref()
+            .and_then(|machine| machine.region.as_deref())
+    })
 }
 
 #[cfg(test)]
@@ -117,23 +135,34 @@ mod tests {
     use super::*;
 
     fn spec(protocol: Protocol) -> ProxySpec {
-        ProxySpec { protocol, ..ProxySpec::default() }
+        ProxySpec {
+            protocol,
+            ..ProxySpec::default()
+        }
     }
 
     #[test]
     fn c04_the_port_follows_the_protocol_unless_it_is_set() {
-        for (protocol, port) in
-            [(Protocol::Http, 3128), (Protocol::Https, 3128), (Protocol::Socks5, 1080)]
-        {
+        for (protocol, port) in [
+            (Protocol::Http, 3128),
+            (Protocol::Https, 3128),
+            (Protocol::Socks5, 1080),
+        ] {
             assert_eq!(resolved_port(&spec(protocol)), port, "{protocol}");
-            let set = ProxySpec { port: Some(8080), ..spec(protocol) };
+            let set = ProxySpec {
+                port: Some(8080),
+                ..spec(protocol)
+            };
             assert_eq!(resolved_port(&set), 8080, "{protocol}");
         }
     }
 
     #[test]
     fn c04_an_external_proxy_is_reached_at_its_endpoint() {
-        let endpoint = Endpoint { host: "proxy.example.com".to_owned(), port: 9000 };
+        let endpoint = Endpoint {
+            host: "proxy.example.com".to_owned(),
+            port: 9000,
+        };
         let spec = ProxySpec {
             mode: Mode::External,
             endpoint: Some(endpoint),
@@ -142,7 +171,10 @@ mod tests {
         };
         assert_eq!(resolved_port(&spec), 9000);
         let shown = external_endpoint(&spec).expect("the endpoint is set");
-        assert_eq!((shown.host.as_str(), shown.port), ("proxy.example.com", 9000));
+        assert_eq!(
+            (shown.host.as_str(), shown.port),
+            ("proxy.example.com", 9000)
+        );
         assert_eq!(shown.protocol, Protocol::Socks5);
     }
 
@@ -154,14 +186,26 @@ mod tests {
 
     #[test]
     fn limits_and_places_fall_back_to_the_wider_field() {
-        let mut lease = LeasePolicy { max_concurrent: 7, ..LeasePolicy::default() };
+        let mut lease = LeasePolicy {
+            max_concurrent: 7,
+            ..LeasePolicy::default()
+        };
         assert_eq!(per_target_max_concurrent(&lease), 7);
         lease.per_target.max_concurrent = Some(2);
         assert_eq!(per_target_max_concurrent(&lease), 2);
 
-        let machine = Machine { region: Some("eu-1".to_owned()), ..Machine::default() };
-        let spec = ProxySpec { machine: Some(machine), ..ProxySpec::default() };
+        let machine = Machine {
+            region: Some("eu-1".to_owned()),
+            ..Machine::default()
+        };
+        let spec = ProxySpec {
+            machine: Some(machine),
+            ..ProxySpec::default()
+        };
         assert_eq!(resolved_region(&spec), Some("eu-1"));
-        assert_eq!(resolved_machine(&ProxySpec::default()).disk_size_gib, DISK_SIZE_GIB);
+        assert_eq!(
+            resolved_machine(&ProxySpec::default()).disk_size_gib,
+            DISK_SIZE_GIB
+        );
     }
 }

@@ -110,12 +110,17 @@ impl SpecHash {
         let (version, digits) = text.split_once(separator).ok_or_else(malformed)?;
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let is_version = version.strip_prefix('v').is_some_and(is_number);
-        let is_hex = digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let is_hex = digits
+            .bytes()
+            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let is_long_enough = (COMPARED_DIGITS..=FULL_DIGITS).contains(&digits.len());
         if !(is_version && is_hex && is_long_enough) {
             return Err(malformed());
         }
-        Ok(SpecHash { version: version.to_owned(), digits: digits.to_owned() })
+        Ok(SpecHash {
+            version: version.to_owned(),
+            digits: digits.to_owned(),
+        })
     }
 }
 
@@ -145,7 +150,10 @@ pub fn spec_hash(
     credentials: Option<Credentials<'_>>,
 ) -> SpecHash {
     let text = canonical_json(&input(spec, cloud_init, credentials));
-    SpecHash { version: VERSION.to_owned(), digits: hex(&Sha256::digest(text.as_bytes())) }
+    SpecHash {
+        version: VERSION.to_owned(),
+        digits: hex(&Sha256::digest(text.as_bytes())),
+    }
 }
 
 fn input(
@@ -166,7 +174,10 @@ fn input(
         fields.insert("machine".to_owned(), without_defaults(machine));
     }
     fields.insert("tags".to_owned(), plain(&spec.tags));
-    let nonce = spec.rotation.as_ref().and_then(|rotation| rotation.nonce.as_deref());
+    let nonce = spec
+        .rotation
+        .as_ref()
+        .and_then(|rotation| rotation.nonce.as_deref());
     if let Some(nonce) = nonce.filter(|nonce| !nonce.is_empty()) {
         fields.insert("rotation".to_owned(), serde_json::json!({ "nonce": nonce }));
     }
@@ -264,10 +275,12 @@ fn write_canonical(value: &Value, text: &mut String) {
 
 fn hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes any text");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            write!(text, "{byte:02x}").expect("a String takes any text");
+            text
+        })
 }
 
 #[cfg(test)]

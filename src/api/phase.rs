@@ -40,8 +40,15 @@ pub fn compute_phase(deleting: bool, status: &ProxyStatus) -> Phase {
                     | Reason::ProviderError
             )
         );
-        let has_machine = status.provider_id.as_deref().is_some_and(|id| !id.is_empty());
-        return if is_cause_outside && !has_machine { Phase::Pending } else { Phase::Provisioning };
+        let has_machine = status
+            .provider_id
+            .as_deref()
+            .is_some_and(|id| !id.is_empty());
+        return if is_cause_outside && !has_machine {
+            Phase::Pending
+        } else {
+            Phase::Provisioning
+        };
     }
     match health(status) {
         Health::Good | Health::NotProbed => Phase::Ready,
@@ -105,7 +112,8 @@ mod tests {
 
     fn lines(kind: ConditionType) -> Vec<Option<Line>> {
         let listed = TABLE.iter().filter(|(of, _, _)| *of == kind);
-        let listed = listed.flat_map(|(_, is, reasons)| reasons.iter().map(|why| Some((*is, *why))));
+        let listed =
+            listed.flat_map(|(_, is, reasons)| reasons.iter().map(|why| Some((*is, *why))));
         std::iter::once(None).chain(listed).collect()
     }
 
@@ -114,8 +122,10 @@ mod tests {
             provider_id: has_machine.then(|| "sim://px-1".to_owned()),
             ..ProxyStatus::default()
         };
-        let pairs =
-            [(ConditionType::Provisioned, provisioned), (ConditionType::Healthy, healthy)];
+        let pairs = [
+            (ConditionType::Provisioned, provisioned),
+            (ConditionType::Healthy, healthy),
+        ];
         for (kind, line) in pairs {
             let Some((is, reason)) = line else { continue };
             let update = Update {
@@ -132,17 +142,25 @@ mod tests {
 
     /// The phase of a Provisioned line that does not depend on health, as a table of its own.
     fn expected_without_health(line: Option<Line>, has_machine: bool) -> Option<Phase> {
-        let Some((_, reason)) = line else { return Some(Phase::Pending) };
+        let Some((_, reason)) = line else {
+            return Some(Phase::Pending);
+        };
         match reason.as_str() {
             "Created" | "Adopted" | "ExternalEndpoint" => None,
             "PermanentError" | "NameCollision" | "ProviderNotConfigured" => Some(Phase::Failed),
             "Replacing" | "Draining" => Some(Phase::Replacing),
             "QuotaExceeded" | "CapacityExhausted" | "CloudInitError" | "AuthSecretError"
-            | "ProviderError" => {
-                Some(if has_machine { Phase::Provisioning } else { Phase::Pending })
-            }
-            "Provisioning" | "Deleting" | "DeletionBlocked" | "InstanceLost"
-            | "InstanceStopped" | "ProvisioningTimeout" => Some(Phase::Provisioning),
+            | "ProviderError" => Some(if has_machine {
+                Phase::Provisioning
+            } else {
+                Phase::Pending
+            }),
+            "Provisioning"
+            | "Deleting"
+            | "DeletionBlocked"
+            | "InstanceLost"
+            | "InstanceStopped"
+            | "ProvisioningTimeout" => Some(Phase::Provisioning),
             other => panic!("{other} has no expectation"),
         }
     }
@@ -198,8 +216,15 @@ mod tests {
                 };
                 let (is, reason) = compute_ready(false, &status);
                 assert_eq!(reason, expected, "{case}");
-                assert_eq!(is == ConditionStatus::True, reason == Reason::Serving, "{case}");
-                assert!(conditions::is_listed(ConditionType::Ready, is, reason), "{case}");
+                assert_eq!(
+                    is == ConditionStatus::True,
+                    reason == Reason::Serving,
+                    "{case}"
+                );
+                assert!(
+                    conditions::is_listed(ConditionType::Ready, is, reason),
+                    "{case}"
+                );
             }
         }
     }

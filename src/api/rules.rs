@@ -55,17 +55,29 @@ impl Rule {
             Reason::Required => kube_cel_schema::Reason::FieldValueRequired,
             Reason::Forbidden => kube_cel_schema::Reason::FieldValueForbidden,
         };
-        let rule = kube_cel_schema::Rule::new(self.expression).message(message).reason(reason);
-        if self.field_path.is_empty() { rule } else { rule.field_path(self.field_path) }
+        let rule = kube_cel_schema::Rule::new(self.expression)
+            .message(message)
+            .reason(reason);
+        if self.field_path.is_empty() {
+            rule
+        } else {
+            rule.field_path(self.field_path)
+        }
     }
 
     /// Path of the field that a refusal names, with `[]` for any item of a list.
     pub fn field(&self) -> String {
-        format!("{}{}", self.node, self.field_path).trim_start_matches('.').to_owned()
+        format!("{}{}", self.node, self.field_path)
+            .trim_start_matches('.')
+            .to_owned()
     }
 
     const fn new(id: &'static str, node: &'static str, field_path: &'static str) -> RuleParts {
-        RuleParts { id, node, field_path }
+        RuleParts {
+            id,
+            node,
+            field_path,
+        }
     }
 }
 
@@ -78,8 +90,19 @@ struct RuleParts {
 
 impl RuleParts {
     const fn holds(self, expression: &'static str, reason: Reason, text: Text) -> Rule {
-        let RuleParts { id, node, field_path } = self;
-        Rule { id, node, field_path, expression, reason, text }
+        let RuleParts {
+            id,
+            node,
+            field_path,
+        } = self;
+        Rule {
+            id,
+            node,
+            field_path,
+            expression,
+            reason,
+            text,
+        }
     }
 }
 

@@ -22,7 +22,8 @@ const MAX_LABEL_VALUE: u32 = 63;
 /// A tag's value: empty, or letters, digits, `-` and `_` between two letters or digits.
 const TAG_VALUE: &str = "^([a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)?$";
 /// A quantity of core/v1, such as 500m or 128Mi.
-const QUANTITY: &str = r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$";
+const QUANTITY: &str =
+    r"^[+-]?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$";
 
 impl JsonSchema for Proxy {
     fn inline_schema() -> bool {
@@ -64,13 +65,23 @@ fn attach(root: &mut Schema, rule: &Rule) {
         let found = node
             .get_mut("properties")
             .and_then(|properties| properties.get_mut(name))
-            .and_then(|field| if is_item { field.get_mut("items") } else { Some(field) })
+            .and_then(|field| {
+                if is_item {
+                    field.get_mut("items")
+                } else {
+                    Some(field)
+                }
+            })
             .and_then(Value::as_object_mut);
         node = found.expect("the node of each rule is a field of the schema");
     }
-    let list = node.entry("x-kubernetes-validations").or_insert_with(|| json!([]));
+    let list = node
+        .entry("x-kubernetes-validations")
+        .or_insert_with(|| json!([]));
     let rule = serde_json::to_value(rule.to_kube()).expect("a rule is plain text");
-    list.as_array_mut().expect("the list of rules is made here").push(rule);
+    list.as_array_mut()
+        .expect("the list of rules is made here")
+        .push(rule);
 }
 
 /// Takes out what a structural schema has no use for.
@@ -82,7 +93,9 @@ struct Plain;
 impl Transform for Plain {
     fn transform(&mut self, schema: &mut Schema) {
         transform_subschemas(self, schema);
-        let Some(node) = schema.as_object_mut() else { return };
+        let Some(node) = schema.as_object_mut() else {
+            return;
+        };
         drop_null_type(node);
         drop_null_alternative(node);
         let is_unsigned = |format: &Value| format.as_str().is_some_and(|f| f.starts_with("uint"));
@@ -102,7 +115,9 @@ impl Transform for Plain {
 
 /// `type: [T, null]` becomes `type: T`.
 fn drop_null_type(node: &mut Map<String, Value>) {
-    let Some(Value::Array(types)) = node.get_mut("type") else { return };
+    let Some(Value::Array(types)) = node.get_mut("type") else {
+        return;
+    };
     types.retain(|name| name != "null");
     if let [only] = types.as_slice() {
         let only = only.clone();
@@ -112,7 +127,9 @@ fn drop_null_type(node: &mut Map<String, Value>) {
 
 /// `anyOf: [T, null]` becomes T, with the description of the field rather than of its type.
 fn drop_null_alternative(node: &mut Map<String, Value>) {
-    let Some(Value::Array(alternatives)) = node.get_mut("anyOf") else { return };
+    let Some(Value::Array(alternatives)) = node.get_mut("anyOf") else {
+        return;
+    };
     alternatives.retain(|alternative| alternative.get("type") != Some(&json!("null")));
     if let [Value::Object(only)] = alternatives.as_slice() {
         let only = only.clone();

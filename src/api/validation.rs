@@ -37,14 +37,20 @@ pub fn validate(proxy: &Proxy) -> Vec<Violation> {
     check_mode(&proxy.spec, &mut found);
     check_sources(&proxy.spec, &mut found);
     check_health(&proxy.spec.health_check, &mut found);
-    found.broken(rules::V9, proxy.spec.tls.is_some() && proxy.spec.protocol != Protocol::Https);
+    found.broken(
+        rules::V9,
+        proxy.spec.tls.is_some() && proxy.spec.protocol != Protocol::Https,
+    );
     let mut keys = proxy.spec.tags.keys();
     found.broken(rules::TAG_KEYS, !keys.clone().all(|key| is_tag_key(key)));
     found.broken(rules::V10, keys.any(|key| key.starts_with("pxo-")));
     if let Some(endpoint) = &proxy.spec.endpoint {
         let is_no_host = endpoint.host.chars().any(is_foreign_to_hosts);
         found.broken(rules::V11, is_no_host);
-        found.broken(rules::V11_FORM, !is_no_host && !is_name_or_address(&endpoint.host));
+        found.broken(
+            rules::V11_FORM,
+            !is_no_host && !is_name_or_address(&endpoint.host),
+        );
     }
     check_urls(&proxy.spec.health_check.urls, &mut found);
     let name = proxy.metadata.name.as_deref().unwrap_or_default();
@@ -68,7 +74,12 @@ pub fn validate_update(old: &Proxy, new: &Proxy) -> Vec<Violation> {
 pub fn summary(violations: &[Violation]) -> Option<String> {
     let (first, rest) = violations.split_first()?;
     let texts = rest.iter().map(|violation| violation.message.as_str());
-    Some(std::iter::once(first.message.as_str()).chain(texts).collect::<Vec<_>>().join(". "))
+    Some(
+        std::iter::once(first.message.as_str())
+            .chain(texts)
+            .collect::<Vec<_>>()
+            .join(". "),
+    )
 }
 
 /// Collects what is broken.
@@ -83,7 +94,11 @@ impl Findings {
     }
 
     fn add(&mut self, rule: &Rule, field: String, message: String) {
-        self.0.push(Violation { rule: rule.id, field, message });
+        self.0.push(Violation {
+            rule: rule.id,
+            field,
+            message,
+        });
     }
 }
 
@@ -94,7 +109,10 @@ fn check_mode(spec: &ProxySpec, found: &mut Findings) {
     found.broken(rules::V2, is_external && spec.endpoint.is_none());
     found.broken(rules::V3_PROVIDER, is_external && spec.provider.is_some());
     found.broken(rules::V3_MACHINE, is_external && spec.machine.is_some());
-    found.broken(rules::V3_CLOUD_INIT, is_external && spec.cloud_init.is_some());
+    found.broken(
+        rules::V3_CLOUD_INIT,
+        is_external && spec.cloud_init.is_some(),
+    );
     found.broken(rules::V3_ROTATION, is_external && spec.rotation.is_some());
     found.broken(rules::V3_PORT, is_external && spec.port.is_some());
     found.broken(rules::V4, is_managed && spec.endpoint.is_some());
@@ -106,12 +124,19 @@ fn check_sources(spec: &ProxySpec, found: &mut Findings) {
         found.broken(rules::V5, !is_one);
     }
     if let Some(machine) = &spec.machine {
-        found.broken(rules::V6, machine.kubernetes.is_some() && machine.gce.is_some());
+        found.broken(
+            rules::V6,
+            machine.kubernetes.is_some() && machine.gce.is_some(),
+        );
     }
 }
 
 fn check_health(check: &HealthCheck, found: &mut Findings) {
-    let HealthCheck { timeout_seconds: timeout, interval_seconds: interval, .. } = check;
+    let HealthCheck {
+        timeout_seconds: timeout,
+        interval_seconds: interval,
+        ..
+    } = check;
     if timeout > interval {
         let message = format!(
             "spec.healthCheck.timeoutSeconds is {timeout}, more than spec.healthCheck.intervalSeconds, which is {interval}; write a shorter timeout or a longer interval"
@@ -121,10 +146,14 @@ fn check_health(check: &HealthCheck, found: &mut Findings) {
 }
 
 fn check_urls(urls: &[String], found: &mut Findings) {
-    let cases: [(Rule, fn(&str) -> bool); 2] =
-        [(rules::V12, is_web_url), (rules::V12_USERINFO, |url| !has_userinfo(url))];
+    let cases: [(Rule, fn(&str) -> bool); 2] = [
+        (rules::V12, is_web_url),
+        (rules::V12_USERINFO, |url| !has_userinfo(url)),
+    ];
     for (rule, holds) in cases {
-        let Text::Fixed(text) = rule.text else { continue };
+        let Text::Fixed(text) = rule.text else {
+            continue;
+        };
         for (n, _) in urls.iter().enumerate().filter(|(_, url)| !holds(url)) {
             let field = rule.field().replace("[]", &format!("[{n}]"));
             found.add(&rule, field, text.to_owned());
@@ -171,7 +200,9 @@ fn is_name(host: &str) -> bool {
 
 /// `^https?://[^/?#\s]`, in any case
 fn is_web_url(url: &str) -> bool {
-    let Some((scheme, rest)) = url.split_once("://") else { return false };
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return false;
+    };
     let is_web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
     let starts_host = |c: char| !matches!(c, '/' | '?' | '#') && !c.is_ascii_whitespace();
     is_web && rest.starts_with(starts_host)
@@ -180,7 +211,9 @@ fn is_web_url(url: &str) -> bool {
 /// `^[^/?#]*//[^/?#]*@`
 fn has_userinfo(url: &str) -> bool {
     let ends_authority = |c: char| matches!(c, '/' | '?' | '#');
-    let Some((before, after)) = url.split_once("//") else { return false };
+    let Some((before, after)) = url.split_once("//") else {
+        return false;
+    };
     let authority = after.split(ends_authority).next().unwrap_or_default();
     !before.contains(ends_authority) && authority.contains('@')
 }

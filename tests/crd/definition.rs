@@ -16,5 +16,9 @@ fn the_file_in_crds_equals_the_code() {
         std::fs::write(file(), &text).expect("the folder crds is there");
     }
     let present = std::fs::read_to_string(file()).expect("the file is there");
-    assert!(present == text, "run this test with BLESS=1 to write {}", file().display());
+    assert!(
+        present == text,
+        "run this test with BLESS=1 to write {}",
+        file().display()
+    );
 }

@@ -1,3 +1,7 @@
 //! The definition of the Proxy resource and what it refuses, on both API servers.
 
+mod agreement;
+mod cases;
 mod definition;
+mod manifests;
+mod servers;

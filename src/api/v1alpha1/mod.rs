@@ -64,10 +64,29 @@ use super::schema;
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Provisioned")].reason"#
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Zone", type_ = "string", json_path = ".spec.machine.zone", priority = 1),
-    printcolumn(name = "ExitIP", type_ = "string", json_path = ".status.health.exitIP", priority = 1),
-    printcolumn(name = "ProviderID", type_ = "string", json_path = ".status.providerID", priority = 1),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Zone",
+        type_ = "string",
+        json_path = ".spec.machine.zone",
+        priority = 1
+    ),
+    printcolumn(
+        name = "ExitIP",
+        type_ = "string",
+        json_path = ".status.health.exitIP",
+        priority = 1
+    ),
+    printcolumn(
+        name = "ProviderID",
+        type_ = "string",
+        json_path = ".status.providerID",
+        priority = 1
+    ),
     printcolumn(
         name = "Message",
         type_ = "string",
@@ -81,7 +100,10 @@ pub struct ProxySpec {
     pub mode: Mode,
     /// Name of a configured provider instance, such as kubernetes or gce-eu. Managed only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(
+        length(min = 1, max = 63),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    )]
     pub provider: Option<String>,
     /// Protocol that clients speak to the proxy; https is HTTP inside TLS to the proxy.
     pub protocol: Protocol,
@@ -261,7 +283,13 @@ pub struct CloudInit {
 impl fmt::Debug for CloudInit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CloudInit")
-            .field("inline", &self.inline.as_ref().map(|text| format!("{} bytes", text.len())))
+            .field(
+                "inline",
+                &self
+                    .inline
+                    .as_ref()
+                    .map(|text| format!("{} bytes", text.len())),
+            )
             .field("secret_ref", &self.secret_ref)
             .finish()
     }

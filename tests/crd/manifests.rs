@@ -1,0 +1,212 @@
+//! What `manifests/` installs: names that fit together, and no right too many.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use proxy_operator::api;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const NAME: &str = "proxy-operator";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn base() -> PathBuf {
+    root().join("manifests/base")
+}
+
+/// Every object of a file.
+fn documents(file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(base().join(file))
+        .unwrap_or_else(|error| panic!("{file}: {error}"));
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// The object of that kind, and that every field of it is one the kind has.
+fn typed<K: DeserializeOwned + serde::Serialize>(file: &str, kind: &str) -> K {
+    let found = documents(file)
+        .into_iter()
+        .find(|object| object["kind"] == kind);
+    let found = found.unwrap_or_else(|| panic!("{file} has no {kind}"));
+    let read: K = serde_json::from_value(found.clone()).expect("the kind's own fields");
+    assert_eq!(
+        serde_json::to_value(&read).expect("plain texts"),
+        found,
+        "{file}: an unknown field"
+    );
+    read
+}
+
+fn role() -> ClusterRole {
+    typed("rbac.yaml", "ClusterRole")
+}
+
+#[test]
+fn every_file_is_listed_and_every_listed_file_is_there() {
+    for folder in [base(), root().join("crds")] {
+        let text = std::fs::read_to_string(folder.join("kustomization.yaml")).expect("the list");
+        let list: Value = serde_saphyr::from_str(&text).expect("valid YAML");
+        let listed: BTreeSet<String> =
+            serde_json::from_value(list["resources"].clone()).expect("a list of names");
+        let (folders, listed): (BTreeSet<_>, BTreeSet<_>) = listed
+            .into_iter()
+            .partition(|name| !name.ends_with(".yaml"));
+        for name in folders {
+            assert!(
+                folder.join(&name).join("kustomization.yaml").is_file(),
+                "{name}"
+            );
+        }
+        let there = std::fs::read_dir(&folder).expect("a folder").map(|entry| {
+            entry
+                .expect("a readable folder")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        });
+        let there: BTreeSet<_> = there.filter(|name| name != "kustomization.yaml").collect();
+        assert_eq!(listed, there, "{}", folder.display());
+    }
+}
+
+#[test]
+fn account_role_binding_and_deployment_name_each_other() {
+    let namespace: Namespace = typed("namespace.yaml", "Namespace");
+    assert_eq!(namespace.metadata.name.as_deref(), Some(NAME));
+
+    let account: ServiceAccount = typed("serviceaccount.yaml", "ServiceAccount");
+    assert_eq!(account.metadata.name.as_deref(), Some(NAME));
+    assert_eq!(account.metadata.namespace.as_deref(), Some(NAME));
+
+    let binding: ClusterRoleBinding = typed("rbac.yaml", "ClusterRoleBinding");
+    assert_eq!(binding.role_ref.kind, "ClusterRole");
+    assert_eq!(Some(binding.role_ref.name), role().metadata.name);
+    let subjects = binding.subjects.expect("somebody has the role");
+    let [subject] = subjects.as_slice() else {
+        panic!("more than one has the role")
+    };
+    assert_eq!(subject.kind, "ServiceAccount");
+    assert_eq!(Some(&subject.name), account.metadata.name.as_ref());
+    assert_eq!(subject.namespace, account.metadata.namespace);
+
+    let deployment: Deployment = typed("deployment.yaml", "Deployment");
+    assert_eq!(deployment.metadata.namespace, account.metadata.namespace);
+    let spec = deployment.spec.expect("it has a spec");
+    let pod = spec.template.spec.expect("it has pods");
+    assert_eq!(pod.service_account_name, account.metadata.name);
+    let labels = spec
+        .template
+        .metadata
+        .and_then(|metadata| metadata.labels)
+        .expect("labels");
+    for (key, value) in spec.selector.match_labels.expect("a selector") {
+        assert_eq!(labels.get(&key), Some(&value), "{key}");
+    }
+}
+
+#[test]
+fn o03_the_role_has_these_rights_and_no_other() {
+    let right = |group: &str, resource: &str, verbs: &[&str]| PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        ..PolicyRule::default()
+    };
+    let expected = vec![
+        right(api::GROUP, "proxies", &["get", "list", "watch", "patch"]),
+        right(api::GROUP, "proxies/status", &["patch"]),
+        right(api::GROUP, "proxies/finalizers", &["update"]),
+        right("", "secrets", &["get", "list", "watch", "create", "delete"]),
+        right("", "pods", &["create", "get", "list", "delete"]),
+        PolicyRule {
+            resource_names: Some(vec!["kube-system".to_owned()]),
+            ..right("", "namespaces", &["get"])
+        },
+    ];
+    assert_eq!(role().rules, Some(expected));
+}
+
+#[test]
+fn o04_one_operator_runs_without_privileges() {
+    let deployment: Deployment = typed("deployment.yaml", "Deployment");
+    let spec = deployment.spec.expect("it has a spec");
+    assert_eq!(spec.replicas, Some(1));
+    assert_eq!(
+        spec.strategy.and_then(|strategy| strategy.type_).as_deref(),
+        Some("Recreate")
+    );
+    let pod = spec.template.spec.expect("it has pods");
+    let expected = json!({
+        "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+        "seccompProfile": { "type": "RuntimeDefault" },
+    });
+    assert_eq!(
+        serde_json::to_value(pod.security_context).expect("plain texts"),
+        expected
+    );
+    let [container] = pod.containers.as_slice() else {
+        panic!("one container")
+    };
+    let expected = json!({
+        "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+        "capabilities": { "drop": ["ALL"] },
+    });
+    let context = container
+        .security_context
+        .as_ref()
+        .expect("a security context");
+    assert_eq!(
+        serde_json::to_value(context).expect("plain texts"),
+        expected
+    );
+    assert_eq!(container.args.as_deref(), Some(&["run".to_owned()][..]));
+}
+
+#[test]
+fn o04_kustomize_builds_the_base_with_the_definition() {
+    let built = match Command::new("kubectl")
+        .arg("kustomize")
+        .arg(base())
+        .output()
+    {
+        Ok(built) => built,
+        Err(error) => {
+            eprintln!("skipped: no kubectl ({error})");
+            return;
+        }
+    };
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let text = String::from_utf8(built.stdout).expect("YAML is UTF-8");
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("valid YAML");
+    let mut kinds: Vec<_> = objects
+        .iter()
+        .filter_map(|object| object["kind"].as_str())
+        .collect();
+    kinds.sort_unstable();
+    let expected = [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "CustomResourceDefinition",
+        "Deployment",
+        "Namespace",
+        "ServiceAccount",
+    ];
+    assert_eq!(kinds, expected);
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment");
+    let image =
+        &deployment.expect("just listed")["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(
+        image,
+        &json!(format!("proxy-operator:{}", env!("CARGO_PKG_VERSION")))
+    );
+}
