@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "s.properties[a].default: Invalid value: \"integer\": s.properties[a].default in \
-                 body must be of type string: \"integer\"",
+                "s.properties[a].default: Invalid value: \"integer\":  in body must be of type \
+                 string: \"integer\"",
                 "s.properties[o].default: Invalid value: {\"zz\":1}: must not have unknown fields",
                 "s.properties[r].default: Invalid value: 1: too small",
             ]

@@ -37,16 +37,19 @@ impl CompiledSchema {
     /// Compiles an `openAPIV3Schema`; `path` is its place in the definition, for errors.
     ///
     /// # Errors
-    /// Every breach of the structural rules, or else every bad default and every rule that does
-    /// not compile.
+    /// Every breach of the structural rules, or else every bad default, or else every rule that
+    /// does not compile.
     pub(crate) fn compile(schema: &Value, path: &str) -> Result<Self, Vec<FieldError>> {
         let schema = Schema::parse(schema);
         let mut errors = structural::problems(&schema, path);
         if !errors.is_empty() {
             return Err(errors);
         }
-        let rules = cel::Rules::compile(&schema, path, true, &mut errors);
         defaults::problems(&schema, path, &mut errors);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let rules = cel::Rules::compile(&schema, path, true, &mut errors);
         if errors.is_empty() { Ok(Self { schema, rules }) } else { Err(errors) }
     }
 

@@ -13,7 +13,7 @@ mod value;
 use std::collections::BTreeMap;
 
 use kube_cel::cel::Program;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::field_error::{ErrorKind, FieldError};
 use super::path;
@@ -54,21 +54,37 @@ impl Rules {
         is_root: bool,
         errors: &mut Vec<FieldError>,
     ) -> Self {
+        Self::compile_within(schema, at, is_root, None, errors)
+    }
+
+    /// `uncorrelated` is the list above whose items have no former selves, if there is one.
+    fn compile_within(
+        schema: &Schema,
+        at: &str,
+        is_root: bool,
+        uncorrelated: Option<&str>,
+        errors: &mut Vec<FieldError>,
+    ) -> Self {
         let mut rules = Self::default();
         if !schema.rules.is_empty() {
-            rules.own = compile_own(schema, at, is_root, errors);
+            rules.own = compile_own(schema, at, is_root, uncorrelated, errors);
         }
         if let Some(items) = &schema.items {
-            let below = Self::compile(items, &path::child(at, "items"), items.embedded, errors);
+            let is_map = schema.list_type.as_deref() == Some("map");
+            let uncorrelated = uncorrelated.or_else(|| (!is_map).then_some(at));
+            let at = path::child(at, "items");
+            let below = Self::compile_within(items, &at, items.embedded, uncorrelated, errors);
             rules.items = below.into_option();
         }
         if let Some(of) = schema.additional_schema() {
             let at = path::child(at, "additionalProperties");
-            rules.additional = Self::compile(of, &at, of.embedded, errors).into_option();
+            let below = Self::compile_within(of, &at, of.embedded, uncorrelated, errors);
+            rules.additional = below.into_option();
         }
         for (name, property) in &schema.properties {
             let at = property_path(at, name);
-            let below = Self::compile(property, &at, property.embedded, errors);
+            let below =
+                Self::compile_within(property, &at, property.embedded, uncorrelated, errors);
             if !below.is_empty() {
                 rules.properties.insert(name.clone(), below);
             }
@@ -93,15 +109,15 @@ fn compile_own(
     schema: &Schema,
     at: &str,
     is_root: bool,
+    uncorrelated: Option<&str>,
     errors: &mut Vec<FieldError>,
 ) -> Vec<Rule> {
     let at = path::child(at, "x-kubernetes-validations");
     let Some(self_type) = Type::of(schema, is_root) else {
-        errors.push(FieldError::invalid(
+        errors.push(FieldError::internal(
             at,
-            "",
-            "rules compilation cannot be performed: failed to convert to declType for CEL \
-             validation rules",
+            "internal error: failed to construct type information for x-kubernetes-validations \
+             rules: unable to convert structural schema to CEL declarations",
         ));
         return Vec::new();
     };
@@ -109,31 +125,35 @@ fn compile_own(
     for (index, source) in schema.rules.iter().enumerate() {
         let at = path::index(&at, index);
         match compile_rule(schema, source, &self_type) {
-            Ok(Some(rule)) => compiled.push(rule),
+            Ok(Some(rule)) => {
+                match uncorrelated {
+                    Some(list) if rule.uses_old_self => errors.push(FieldError::invalid(
+                        path::child(&at, "rule"),
+                        source.rule.as_str(),
+                        format!(
+                            "oldSelf cannot be used on the uncorrelatable portion of the schema \
+                             within {list}"
+                        ),
+                    )),
+                    _ => compiled.push(rule),
+                }
+            }
             // An empty rule is reported as missing where the definition is checked.
             Ok(None) => {}
-            Err(Fault::Rule(detail)) => {
-                errors.push(FieldError::invalid(
-                    path::child(&at, "rule"),
-                    source_value(source),
-                    detail,
-                ));
-            }
+            Err(Fault::Rule(detail)) => errors.push(refused(&at, "rule", source, &detail)),
             Err(Fault::MessageExpression(detail)) => {
-                errors.push(FieldError::invalid(
-                    path::child(&at, "messageExpression"),
-                    source_value(source),
-                    detail,
-                ));
+                errors.push(refused(&at, "messageExpression", source, &detail));
             }
-            Err(Fault::FieldPath(detail)) => {
-                let detail = format!("fieldPath must be a valid path: {detail}");
-                errors.push(FieldError::invalid(
-                    path::child(&at, "fieldPath"),
-                    source.field_path.as_str(),
-                    detail,
-                ));
-            }
+            Err(Fault::OptionalOldSelf) => errors.push(FieldError::invalid(
+                path::child(&at, "optionalOldSelf"),
+                true,
+                "may not be set if oldSelf is not used in rule",
+            )),
+            Err(Fault::FieldPath) => errors.push(FieldError::invalid(
+                path::child(&at, "fieldPath"),
+                source.field_path.as_str(),
+                "must be a valid path",
+            )),
         }
     }
     compiled
@@ -142,7 +162,8 @@ fn compile_own(
 enum Fault {
     Rule(String),
     MessageExpression(String),
-    FieldPath(String),
+    OptionalOldSelf,
+    FieldPath,
 }
 
 fn compile_rule(
@@ -167,9 +188,7 @@ fn compile_rule(
     check::problems(&program, &variables, &Type::Bool).map_err(Fault::Rule)?;
     let uses_old_self = program.references().has_variable("oldSelf");
     if optional_old_self && !uses_old_self {
-        return Err(Fault::Rule(
-            "optionalOldSelf may not be set if oldSelf is not used in rule".to_owned(),
-        ));
+        return Err(Fault::OptionalOldSelf);
     }
     let message_program = if source.message_expression.is_empty() {
         None
@@ -208,7 +227,7 @@ fn compile_rule(
         field_path: if source.field_path.is_empty() {
             String::new()
         } else {
-            field_path::normalize(&source.field_path, schema).map_err(Fault::FieldPath)?
+            field_path::normalize(&source.field_path, schema).map_err(|_| Fault::FieldPath)?
         },
     }))
 }
@@ -220,14 +239,24 @@ fn parse(source: &str) -> Result<Program, String> {
         .map_err(|errors| errors.to_string())
 }
 
-/// A rule as the real server shows it in errors: its internal form.
-fn source_value(source: &RuleSource) -> Value {
-    json!({
-        "Rule": source.rule,
-        "Message": source.message,
-        "MessageExpression": source.message_expression,
-        "Reason": source.reason,
-        "FieldPath": source.field_path,
-        "OptionalOldSelf": source.optional_old_self,
-    })
+/// Whether `source` is a path of fields and map keys below a node of `schema`.
+pub(super) fn is_field_path(source: &str, schema: &Schema) -> bool {
+    field_path::normalize(source, schema).is_ok()
+}
+
+/// An error that shows the rule as the real server does: in its own internal form.
+fn refused(at: &str, part: &str, source: &RuleSource, detail: &str) -> FieldError {
+    let text = |text: &str| Value::from(text);
+    let shown = format!(
+        "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\
+         \"OptionalOldSelf\":{}}}",
+        text(&source.rule),
+        text(&source.message),
+        text(&source.message_expression),
+        Value::from(source.reason.as_deref()),
+        text(&source.field_path),
+        Value::from(source.optional_old_self),
+    );
+    let field = path::child(at, part);
+    FieldError::new(ErrorKind::Invalid, field, None, format!("{shown}: {detail}"))
 }
