@@ -4,6 +4,7 @@ pub mod echo;
 pub mod kubelet;
 pub mod proxy;
 
+mod clock;
 mod openapi;
 mod patch;
 mod printers;
