@@ -8,8 +8,15 @@ use super::v1alpha1::Proxy;
 
 /// Why the definition could not be written as text.
 #[derive(Debug, thiserror::Error)]
-#[error("write the resource definition as YAML")]
-pub struct Error(#[source] serde_saphyr::ser_error::Error);
+#[non_exhaustive]
+pub enum Error {
+    /// The types of apiextensions refused.
+    #[error("turn the resource definition into JSON")]
+    Json(#[source] serde_json::Error),
+    /// The YAML writer refused.
+    #[error("write the resource definition as YAML")]
+    Yaml(#[source] serde_saphyr::SerializeError),
+}
 
 /// The definition of the Proxy resource, as the operator expects to find it in the cluster.
 ///
@@ -21,11 +28,11 @@ pub fn crd() -> CustomResourceDefinition {
 /// The definition as YAML, equal to `crds/proxies.crawl.proxyoperator.dev.yaml`.
 ///
 /// # Errors
-/// When the writer refuses, which a definition made of plain maps and texts gives no cause for.
+/// When a writer refuses, which a definition made of plain maps and texts gives no cause for.
 pub fn crd_yaml() -> Result<String, Error> {
-    let mut value = serde_json::to_value(crd()).expect("a definition has string keys only");
+    let mut value = serde_json::to_value(crd()).map_err(Error::Json)?;
     plain_integers(&mut value);
-    serde_saphyr::to_string(&value).map_err(Error)
+    serde_saphyr::to_string(&value).map_err(Error::Yaml)
 }
 
 /// Writes bounds as `63` instead of `63.0`: the types of apiextensions hold them as floats.

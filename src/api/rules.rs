@@ -72,218 +72,254 @@ impl Rule {
             .to_owned()
     }
 
-    const fn new(id: &'static str, node: &'static str, field_path: &'static str) -> RuleParts {
-        RuleParts {
-            id,
-            node,
-            field_path,
-        }
-    }
-}
-
-/// Where a rule stands, on the way to the whole rule.
-struct RuleParts {
-    id: &'static str,
-    node: &'static str,
-    field_path: &'static str,
-}
-
-impl RuleParts {
-    const fn holds(self, expression: &'static str, reason: Reason, text: Text) -> Rule {
-        let RuleParts {
-            id,
-            node,
-            field_path,
-        } = self;
+    const fn required(
+        id: &'static str,
+        node: &'static str,
+        field_path: &'static str,
+        expression: &'static str,
+        text: &'static str,
+    ) -> Rule {
+        let text = Text::Fixed(text);
         Rule {
             id,
             node,
             field_path,
             expression,
-            reason,
+            reason: Reason::Required,
+            text,
+        }
+    }
+
+    const fn forbidden(
+        id: &'static str,
+        node: &'static str,
+        field_path: &'static str,
+        expression: &'static str,
+        text: &'static str,
+    ) -> Rule {
+        let text = Text::Fixed(text);
+        Rule {
+            id,
+            node,
+            field_path,
+            expression,
+            reason: Reason::Forbidden,
+            text,
+        }
+    }
+
+    const fn invalid(
+        id: &'static str,
+        node: &'static str,
+        field_path: &'static str,
+        expression: &'static str,
+        text: Text,
+    ) -> Rule {
+        Rule {
+            id,
+            node,
+            field_path,
+            expression,
+            reason: Reason::Invalid,
             text,
         }
     }
 }
 
 /// Managed needs a provider.
-pub const V1: Rule = Rule::new("V1", "spec", ".provider").holds(
+pub const V1: Rule = Rule::required(
+    "V1",
+    "spec",
+    ".provider",
     "self.mode != 'Managed' || has(self.provider)",
-    Reason::Required,
-    Text::Fixed(
-        "spec.provider is required when spec.mode is Managed; write the name of a configured provider, such as kubernetes",
-    ),
+    "spec.provider is required when spec.mode is Managed; write the name of a configured provider, such as kubernetes",
 );
 
 /// External needs an endpoint.
-pub const V2: Rule = Rule::new("V2", "spec", ".endpoint").holds(
+pub const V2: Rule = Rule::required(
+    "V2",
+    "spec",
+    ".endpoint",
     "self.mode != 'External' || has(self.endpoint)",
-    Reason::Required,
-    Text::Fixed(
-        "spec.endpoint is required when spec.mode is External; write the host and port of the proxy",
-    ),
+    "spec.endpoint is required when spec.mode is External; write the host and port of the proxy",
 );
 
 /// External forbids a provider.
-pub const V3_PROVIDER: Rule = Rule::new("V3", "spec", ".provider").holds(
+pub const V3_PROVIDER: Rule = Rule::forbidden(
+    "V3",
+    "spec",
+    ".provider",
     "self.mode != 'External' || !has(self.provider)",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.provider is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
-    ),
+    "spec.provider is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
 );
 
 /// External forbids a machine.
-pub const V3_MACHINE: Rule = Rule::new("V3", "spec", ".machine").holds(
+pub const V3_MACHINE: Rule = Rule::forbidden(
+    "V3",
+    "spec",
+    ".machine",
     "self.mode != 'External' || !has(self.machine)",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.machine is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
-    ),
+    "spec.machine is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
 );
 
 /// External forbids user data.
-pub const V3_CLOUD_INIT: Rule = Rule::new("V3", "spec", ".cloudInit").holds(
+pub const V3_CLOUD_INIT: Rule = Rule::forbidden(
+    "V3",
+    "spec",
+    ".cloudInit",
     "self.mode != 'External' || !has(self.cloudInit)",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.cloudInit is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
-    ),
+    "spec.cloudInit is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
 );
 
 /// External forbids planned replacement.
-pub const V3_ROTATION: Rule = Rule::new("V3", "spec", ".rotation").holds(
+pub const V3_ROTATION: Rule = Rule::forbidden(
+    "V3",
+    "spec",
+    ".rotation",
     "self.mode != 'External' || !has(self.rotation)",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.rotation is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
-    ),
+    "spec.rotation is not allowed when spec.mode is External; remove it, or set spec.mode to Managed",
 );
 
 /// External forbids a port beside the endpoint's.
-pub const V3_PORT: Rule = Rule::new("V3", "spec", ".port").holds(
+pub const V3_PORT: Rule = Rule::forbidden(
+    "V3",
+    "spec",
+    ".port",
     "self.mode != 'External' || !has(self.port)",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.port is not allowed when spec.mode is External; write the port in spec.endpoint.port",
-    ),
+    "spec.port is not allowed when spec.mode is External; write the port in spec.endpoint.port",
 );
 
 /// Managed forbids an endpoint.
-pub const V4: Rule = Rule::new("V4", "spec", ".endpoint").holds(
+pub const V4: Rule = Rule::forbidden(
+    "V4",
+    "spec",
+    ".endpoint",
     "self.mode != 'Managed' || !has(self.endpoint)",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.endpoint is not allowed when spec.mode is Managed; remove it, or set spec.mode to External",
-    ),
+    "spec.endpoint is not allowed when spec.mode is Managed; remove it, or set spec.mode to External",
 );
 
 /// User data has exactly one source.
-pub const V5: Rule = Rule::new("V5", "spec.cloudInit", "").holds(
+pub const V5: Rule = Rule::invalid(
+    "V5",
+    "spec.cloudInit",
+    "",
     "has(self.inline) != has(self.secretRef)",
-    Reason::Invalid,
     Text::Fixed(
         "spec.cloudInit must have exactly one source; write either spec.cloudInit.inline or spec.cloudInit.secretRef",
     ),
 );
 
 /// A machine is a pod or a virtual machine.
-pub const V6: Rule = Rule::new("V6", "spec.machine", "").holds(
+pub const V6: Rule = Rule::invalid(
+    "V6",
+    "spec.machine",
+    "",
     "!has(self.kubernetes) || !has(self.gce)",
-    Reason::Invalid,
     Text::Fixed(
         "spec.machine must not have both kubernetes and gce; keep the one that spec.provider uses",
     ),
 );
 
 /// The provider of a Managed proxy stays.
-pub const V7: Rule = Rule::new("V7", "spec", ".provider").holds(
+pub const V7: Rule = Rule::forbidden(
+    "V7",
+    "spec",
+    ".provider",
     "self.mode != 'Managed' || oldSelf.mode != 'Managed' || !has(self.provider) || !has(oldSelf.provider) || self.provider == oldSelf.provider",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.provider cannot change while spec.mode stays Managed; write the former provider, or delete the Proxy and create it anew",
-    ),
+    "spec.provider cannot change while spec.mode stays Managed; write the former provider, or delete the Proxy and create it anew",
 );
 
 /// A probe ends before the next begins.
 ///
 /// Both fields are there in every object; only the schema's own default `{}` is judged without
 /// them when the definition is created.
-pub const V8: Rule = Rule::new("V8", "spec.healthCheck", ".timeoutSeconds").holds(
+pub const V8: Rule = Rule::invalid(
+    "V8",
+    "spec.healthCheck",
+    ".timeoutSeconds",
     "!has(self.timeoutSeconds) || !has(self.intervalSeconds) || self.timeoutSeconds <= self.intervalSeconds",
-    Reason::Invalid,
     Text::Computed(
         "'spec.healthCheck.timeoutSeconds is %d, more than spec.healthCheck.intervalSeconds, which is %d; write a shorter timeout or a longer interval'.format([self.timeoutSeconds, self.intervalSeconds])",
     ),
 );
 
 /// Certificates are for https.
-pub const V9: Rule = Rule::new("V9", "spec", ".tls").holds(
+pub const V9: Rule = Rule::forbidden(
+    "V9",
+    "spec",
+    ".tls",
     "!has(self.tls) || self.protocol == 'https'",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.tls is only allowed when spec.protocol is https; remove it, or set spec.protocol to https",
-    ),
+    "spec.tls is only allowed when spec.protocol is https; remove it, or set spec.protocol to https",
 );
 
 /// Keys of tags fit every provider.
-pub const TAG_KEYS: Rule = Rule::new("C-01", "spec.tags", "").holds(
+pub const TAG_KEYS: Rule = Rule::invalid(
+    "C-01",
+    "spec.tags",
+    "",
     "self.all(key, key.matches('^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$'))",
-    Reason::Invalid,
     Text::Fixed(
         "spec.tags must have keys that match ^[a-z]([a-z0-9_-]{0,61}[a-z0-9])?$; write for example crawl-team",
     ),
 );
 
 /// A prefix of tags is the operator's.
-pub const V10: Rule = Rule::new("V10", "spec.tags", "").holds(
+pub const V10: Rule = Rule::invalid(
+    "V10",
+    "spec.tags",
+    "",
     "self.all(key, !key.startsWith('pxo-'))",
-    Reason::Invalid,
     Text::Fixed(
         "spec.tags must not have keys that begin with pxo-, which the operator uses itself; write another prefix",
     ),
 );
 
 /// A host is no URL.
-pub const V11: Rule = Rule::new("V11", "spec.endpoint.host", "").holds(
+pub const V11: Rule = Rule::invalid(
+    "V11",
+    "spec.endpoint.host",
+    "",
     r"!self.matches('[/\\s\\[\\]]')",
-    Reason::Invalid,
     Text::Fixed(
         "spec.endpoint.host must be a host only, without scheme, path, space or brackets; write for example proxy.example.com, 192.0.2.7 or 2001:db8::7",
     ),
 );
 
 /// A host is a name or an address. Silent where [`V11`] speaks.
-pub const V11_FORM: Rule = Rule::new("V11", "spec.endpoint.host", "").holds(
+pub const V11_FORM: Rule = Rule::invalid(
+    "V11",
+    "spec.endpoint.host",
+    "",
     r"self.matches('[/\\s\\[\\]]') || isIP(self) || self.matches('^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?[.]?$')",
-    Reason::Invalid,
     Text::Fixed(
         "spec.endpoint.host must be a DNS name, an IPv4 address or a bare IPv6 address; write the port in spec.endpoint.port",
     ),
 );
 
 /// A check URL is http or https.
-pub const V12: Rule = Rule::new("V12", "spec.healthCheck.urls[]", "").holds(
+pub const V12: Rule = Rule::forbidden(
+    "V12",
+    "spec.healthCheck.urls[]",
+    "",
     r"self.matches('^[hH][tT][tT][pP][sS]?://[^/?#\\s]')",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.healthCheck.urls must begin with http:// or https:// and a host; write for example https://check.example.com/ip",
-    ),
+    "spec.healthCheck.urls must begin with http:// or https:// and a host; write for example https://check.example.com/ip",
 );
 
 /// A check URL carries no credentials.
-pub const V12_USERINFO: Rule = Rule::new("V12", "spec.healthCheck.urls[]", "").holds(
+pub const V12_USERINFO: Rule = Rule::forbidden(
+    "V12",
+    "spec.healthCheck.urls[]",
+    "",
     "!self.matches('^[^/?#]*//[^/?#]*@')",
-    Reason::Forbidden,
-    Text::Fixed(
-        "spec.healthCheck.urls must not carry a user name or password; remove what stands between // and @",
-    ),
+    "spec.healthCheck.urls must not carry a user name or password; remove what stands between // and @",
 );
 
 /// The name fits a label.
-pub const V13: Rule = Rule::new("V13", "", ".metadata.name").holds(
+pub const V13: Rule = Rule::invalid(
+    "V13",
+    "",
+    ".metadata.name",
     "self.metadata.name.size() <= 63",
-    Reason::Invalid,
     Text::Fixed(
         "metadata.name must have at most 63 characters, since it becomes a label of the machine; write a shorter name",
     ),

@@ -187,18 +187,24 @@ pub(super) fn secret_key_cloud_init(_: &mut SchemaGenerator) -> Schema {
 
 /// `ResourceRequirements` without `claims`, which need a pod that names them.
 pub(super) fn resources(_: &mut SchemaGenerator) -> Schema {
-    let quantities = json!({
-        "type": "object",
-        "maxProperties": 16,
-        "additionalProperties": {
-            "x-kubernetes-int-or-string": true,
-            "maxLength": 32,
-            "pattern": QUANTITY,
-        },
-    });
+    let quantities = |description: &str| {
+        json!({
+            "type": "object",
+            "description": description,
+            "maxProperties": 16,
+            "additionalProperties": {
+                "x-kubernetes-int-or-string": true,
+                "maxLength": 32,
+                "pattern": QUANTITY,
+            },
+        })
+    };
     json_schema!({
         "type": "object",
-        "properties": { "limits": quantities, "requests": quantities },
+        "properties": {
+            "limits": quantities("Most that the container may use, such as memory: 128Mi."),
+            "requests": quantities("What the container is given for sure, such as cpu: 50m."),
+        },
     })
 }
 
@@ -222,13 +228,31 @@ pub(super) fn tolerations(_: &mut SchemaGenerator) -> Schema {
         "items": {
             "type": "object",
             "properties": {
-                "key": { "type": "string", "maxLength": 317 },
-                "operator": { "type": "string", "enum": ["Exists", "Equal"] },
-                "value": { "type": "string", "maxLength": MAX_LABEL_VALUE },
-                "effect": {
-                    "type": "string", "enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
+                "key": {
+                    "type": "string",
+                    "description": "Key of the taint; every key unless set.",
+                    "maxLength": 317,
                 },
-                "tolerationSeconds": { "type": "integer", "format": "int64" },
+                "operator": {
+                    "type": "string",
+                    "description": "Whether the value counts; Equal unless set.",
+                    "enum": ["Exists", "Equal"],
+                },
+                "value": {
+                    "type": "string",
+                    "description": "Value of the taint.",
+                    "maxLength": MAX_LABEL_VALUE,
+                },
+                "effect": {
+                    "type": "string",
+                    "description": "Effect of the taint; every effect unless set.",
+                    "enum": ["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
+                },
+                "tolerationSeconds": {
+                    "type": "integer",
+                    "format": "int64",
+                    "description": "Seconds that a NoExecute taint is put up with; for ever unless set.",
+                },
             },
         },
     })
@@ -246,19 +270,38 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "properties": {
                 "type": {
                     "type": "string",
+                    "description": "Type of the condition.",
                     "maxLength": 316,
                     "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
                 },
-                "status": { "type": "string", "enum": ["True", "False", "Unknown"] },
+                "status": {
+                    "type": "string",
+                    "description": "Whether the condition holds.",
+                    "enum": ["True", "False", "Unknown"],
+                },
                 "reason": {
                     "type": "string",
+                    "description": "Why, in one word.",
                     "minLength": 1,
                     "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
-                "message": { "type": "string", "maxLength": 32768 },
-                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0 },
-                "lastTransitionTime": { "type": "string", "format": "date-time" },
+                "message": {
+                    "type": "string",
+                    "description": "Why, in words.",
+                    "maxLength": 32768,
+                },
+                "observedGeneration": {
+                    "type": "integer",
+                    "format": "int64",
+                    "description": "Generation of the spec that this was concluded from.",
+                    "minimum": 0,
+                },
+                "lastTransitionTime": {
+                    "type": "string",
+                    "format": "date-time",
+                    "description": "When the status of the condition last changed.",
+                },
             },
         },
     })

@@ -93,6 +93,13 @@ impl Findings {
         }
     }
 
+    fn broken_item(&mut self, rule: Rule, index: usize, is_broken: bool) {
+        if let (true, Text::Fixed(text)) = (is_broken, rule.text) {
+            let field = rule.field().replace("[]", &format!("[{index}]"));
+            self.add(&rule, field, text.to_owned());
+        }
+    }
+
     fn add(&mut self, rule: &Rule, field: String, message: String) {
         self.0.push(Violation {
             rule: rule.id,
@@ -146,18 +153,9 @@ fn check_health(check: &HealthCheck, found: &mut Findings) {
 }
 
 fn check_urls(urls: &[String], found: &mut Findings) {
-    let cases: [(Rule, fn(&str) -> bool); 2] = [
-        (rules::V12, is_web_url),
-        (rules::V12_USERINFO, |url| !has_userinfo(url)),
-    ];
-    for (rule, holds) in cases {
-        let Text::Fixed(text) = rule.text else {
-            continue;
-        };
-        for (n, _) in urls.iter().enumerate().filter(|(_, url)| !holds(url)) {
-            let field = rule.field().replace("[]", &format!("[{n}]"));
-            found.add(&rule, field, text.to_owned());
-        }
+    for (n, url) in urls.iter().enumerate() {
+        found.broken_item(rules::V12, n, !is_web_url(url));
+        found.broken_item(rules::V12_USERINFO, n, has_userinfo(url));
     }
 }
 

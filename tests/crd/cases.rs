@@ -17,6 +17,10 @@ pub(crate) struct Refused {
 }
 
 /// A Proxy of the name `name`.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers build the spec in place"
+)]
 fn proxy(name: &str, spec: Value) -> Value {
     json!({
         "apiVersion": "crawl.proxyoperator.dev/v1alpha1",

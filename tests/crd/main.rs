@@ -4,4 +4,5 @@ mod agreement;
 mod cases;
 mod definition;
 mod manifests;
+mod reference;
 mod servers;

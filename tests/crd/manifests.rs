@@ -22,7 +22,7 @@ fn base() -> PathBuf {
 }
 
 /// Every object of a file.
-fn documents(file: &str) -> Vec<Value> {
+pub(crate) fn documents(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(base().join(file))
         .unwrap_or_else(|error| panic!("{file}: {error}"));
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
@@ -169,6 +169,7 @@ fn o04_one_operator_runs_without_privileges() {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn o04_kustomize_builds_the_base_with_the_definition() {
     let built = match Command::new("kubectl")
         .arg("kustomize")

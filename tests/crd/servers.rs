@@ -5,28 +5,63 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_client::config::{KubeConfigOptions, Kubeconfig};
-use kube_client::core::params::{DeleteParams, ListParams, PostParams};
+use kube_client::core::params::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube_client::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube_client::{Api, Client, Config, Error};
 use proxy_operator::api::{self, Proxy};
 use realcluster::RealCluster;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cases::{self, Refused};
+use crate::manifests;
 
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
 
+/// The embedded API server, or the real one where it is built.
+pub(crate) struct Server {
+    client: Client,
+    // Held: the server ends with it.
+    _cluster: RealCluster,
+}
+
+impl Server {
+    #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+    async fn real() -> Option<Self> {
+        let options = realcluster::Options::default();
+        let Some(cluster) = RealCluster::start_if_built(&options)
+            .await
+            .expect("it starts")
+        else {
+            eprintln!("skipped: no real API server is built");
+            return None;
+        };
+        let client = client(cluster.kubeconfig()).await;
+        Some(Server {
+            client,
+            _cluster: cluster,
+        })
+    }
+}
+
 #[tokio::test]
 async fn c02_the_real_api_server_admits_what_the_rules_say() {
-    let options = realcluster::Options::default();
-    let Some(cluster) = RealCluster::start_if_built(&options)
-        .await
-        .expect("it starts")
-    else {
-        eprintln!("skipped: no real API server is built");
-        return;
-    };
-    admits_what_the_rules_say(client(cluster.kubeconfig()).await).await;
+    if let Some(server) = Server::real().await {
+        admits_what_the_rules_say(&server.client).await;
+    }
+}
+
+#[tokio::test]
+async fn c05_c06_the_real_api_server_shows_columns_and_selects_fields() {
+    if let Some(server) = Server::real().await {
+        shows_columns_and_selects_fields(&server.client).await;
+    }
+}
+
+#[tokio::test]
+async fn o04_the_real_api_server_takes_the_manifests() {
+    if let Some(server) = Server::real().await {
+        takes_the_manifests(&server.client).await;
+    }
 }
 
 async fn client(kubeconfig: &Path) -> Client {
@@ -37,8 +72,8 @@ async fn client(kubeconfig: &Path) -> Client {
     Client::try_from(config).expect("a client")
 }
 
-async fn admits_what_the_rules_say(client: Client) {
-    install(&client).await;
+async fn admits_what_the_rules_say(client: &Client) {
+    install(client).await;
     let kind = GroupVersionKind::gvk(api::GROUP, "v1alpha1", "Proxy");
     let resource = ApiResource::from_gvk_with_plural(&kind, "proxies");
     let proxies: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
@@ -82,6 +117,142 @@ async fn admits_what_the_rules_say(client: Client) {
         delete(&proxies, name(&new)).await;
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+async fn shows_columns_and_selects_fields(client: &Client) {
+    install(client).await;
+    let proxies: Api<Proxy> = Api::namespaced(client.clone(), "default");
+    for (name, spec) in [
+        (
+            "a",
+            json!({ "provider": "sim", "machine": { "zone": "eu-1a" } }),
+        ),
+        (
+            "b",
+            json!({ "mode": "External", "endpoint": { "host": "192.0.2.7", "port": 1 } }),
+        ),
+    ] {
+        let spec = serde_json::from_value(spec).expect("a readable spec");
+        let created = proxies
+            .create(&PostParams::default(), &Proxy::new(name, spec))
+            .await;
+        created.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+        json!({ "type": kind, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-02T03:04:05Z" })
+    };
+    let status = json!({ "status": {
+        "phase": "Verifying", "ip": "192.0.2.9", "providerID": "sim://px-a",
+        "health": { "exitIP": "192.0.2.10" },
+        "conditions": [
+            condition("Healthy", "Unknown", "AwaitingFirstProbe", "no result"),
+            condition("Provisioned", "True", "Created", "runs"),
+        ],
+    } });
+    let patch = Patch::Merge(&status);
+    proxies
+        .patch_status("a", &PatchParams::default(), &patch)
+        .await
+        .expect("a status");
+
+    for (selector, expected) in [
+        ("spec.mode=External", "b"),
+        ("spec.mode=Managed", "a"),
+        ("spec.provider=sim", "a"),
+        ("spec.provider=", "b"),
+        ("spec.protocol=http", "a b"),
+        ("spec.machine.zone=eu-1a", "a"),
+        ("status.phase=Verifying", "a"),
+        ("status.phase!=Verifying", "b"),
+        ("status.ip=192.0.2.9", "a"),
+        ("status.providerID=sim://px-a", "a"),
+        ("spec.provider=sim,status.phase=Ready", ""),
+    ] {
+        let list = proxies.list(&ListParams::default().fields(selector)).await;
+        let list = list.unwrap_or_else(|error| panic!("{selector}: {error}"));
+        let names: Vec<_> = list
+            .iter()
+            .filter_map(|proxy| proxy.metadata.name.as_deref())
+            .collect();
+        assert_eq!(names.join(" "), expected, "{selector}");
+    }
+
+    let request =
+        http::Request::get("/apis/crawl.proxyoperator.dev/v1alpha1/namespaces/default/proxies")
+            .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+            .body(Vec::new())
+            .expect("a request");
+    let table: Value = client.request(request).await.expect("a table");
+    let columns: Vec<_> = table["columnDefinitions"]
+        .as_array()
+        .expect("columns")
+        .iter()
+        .map(|column| {
+            (
+                column["name"].as_str().unwrap_or_default(),
+                &column["priority"],
+            )
+        })
+        .collect();
+    let narrow = [
+        "Name", "Mode", "Provider", "Phase", "IP", "Healthy", "Reason", "Age",
+    ];
+    let wide = ["Zone", "ExitIP", "ProviderID", "Message"];
+    let expected: Vec<_> = narrow
+        .map(|name| (name, json!(0)))
+        .into_iter()
+        .chain(wide.map(|name| (name, json!(1))))
+        .collect();
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(name, priority)| (*name, priority))
+        .collect();
+    assert_eq!(columns, expected);
+    let mut cells = table["rows"][0]["cells"].as_array().expect("cells").clone();
+    assert!(cells.remove(7).is_string(), "an age");
+    let expected = json!([
+        "a",
+        "Managed",
+        "sim",
+        "Verifying",
+        "192.0.2.9",
+        "Unknown",
+        "Created",
+        "eu-1a",
+        "192.0.2.10",
+        "sim://px-a",
+        "runs",
+    ]);
+    assert_eq!(Value::Array(cells), expected);
+}
+
+/// Strict about unknown fields; nothing but the namespace is really made.
+async fn takes_the_manifests(client: &Client) {
+    let strict = PatchParams::apply("manifests").validation_strict();
+    for file in [
+        "namespace.yaml",
+        "serviceaccount.yaml",
+        "rbac.yaml",
+        "deployment.yaml",
+    ] {
+        for manifest in manifests::documents(file) {
+            let object = object(&manifest);
+            let types = object.types.clone().expect("a manifest has a kind");
+            let kind = GroupVersionKind::try_from(&types).expect("a group, version and kind");
+            let resource = ApiResource::from_gvk(&kind);
+            let api: Api<DynamicObject> = match &object.metadata.namespace {
+                Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+                None => Api::all_with(client.clone(), &resource),
+            };
+            let mut params = strict.clone();
+            params.dry_run = kind.kind != "Namespace";
+            let answer = api
+                .patch(name(&manifest), &params, &Patch::Apply(&manifest))
+                .await;
+            answer.unwrap_or_else(|error| panic!("{file} {}: {error}", kind.kind));
+        }
+    }
 }
 
 async fn install(client: &Client) {

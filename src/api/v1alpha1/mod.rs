@@ -27,6 +27,10 @@ use super::defaults;
 use super::schema;
 
 /// What a user asks for: one forward proxy, made by the operator or brought along.
+#[expect(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type and a path of its own"
+)]
 #[derive(CustomResource, Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "crawl.proxyoperator.dev",
