@@ -1,0 +1,6 @@
+//! Simulated nodes against API servers: the embedded one, and the real one where it is built.
+
+mod real;
+mod support;
+
+mod scenarios;
