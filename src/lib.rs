@@ -1,2 +1,177 @@
-//! Under construction.
+//! The proxy operator: fleets of forward proxies as `Proxy` objects of a Kubernetes cluster.
+//!
+//! ```text
+//!            list + watch                 namespace/name             create, get, delete
+//!  API ───▶ Proxy informer ─┐                                      ┌──▶ Provider ──▶ pods
+//!  server                   ├─▶ workqueue ─▶ ProxyReconciler ──────┤
+//!    ▲  ──▶ Secret informer ┘    (dedup,      plan (pure) → effect └──▶ live reads of Secrets
+//!    │      (metadata only,       backoff)          │
+//!    │       mapped by index)                       │
+//!    └── finalizer, spec-hash annotation, one status patch ◀────────────┘
+//! ```
+//!
+//! [`run`] is the whole operator. It is called by the subcommand `run` and, against the embedded
+//! development cluster, by `dev`; both know the cluster by address and credentials only.
+//!
+//! - [`api`]: the Proxy resource; no IO.
+//! - [`controller`]: what is done with a Proxy, and when.
+//! - [`provider`]: where machines come from.
+//! - [`cli`], [`telemetry`]: the rim of the program.
+//!
+//! Guarantees:
+//!
+//! - At most one live instance for each UID of a Proxy, whenever the process dies.
+//! - A Managed Proxy goes only after its instance, or after the user let the instance go.
+//! - A settled fleet causes no write.
+//! - No content of a Secret in a cache, log line, condition or error.
+//!
+//! Not guaranteed: two operators of the same cluster id at the same time do no harm to instances,
+//! but they do each other's work twice. Instances whose Proxy was deleted by force are left behind.
+//!
+//! Features: `dev` (default) builds the embedded cluster and the subcommand `dev`; `testing` keeps
+//! the crash points of [`crash`] in a release build.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
 pub mod api;
+pub mod cli;
+mod cluster;
+pub mod controller;
+pub mod crash;
+#[cfg(feature = "dev")]
+pub mod dev;
+pub mod provider;
+pub mod telemetry;
+
+pub use cluster::{Cluster, Error as ClusterError};
+pub use controller::Timing;
+
+use controller::{Operator, Parts};
+use provider::config::Providers;
+
+/// How the operator runs; [`Options::default`] is what `proxy-operator run` does without a flag.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The cluster to serve.
+    pub cluster: Cluster,
+    /// Proxies worked on at the same time. Default 3.
+    pub workers: usize,
+    /// Polls, retries and timeouts.
+    pub timing: Timing,
+    /// Marks the instances of this cluster: 1 to 63 of a-z, 0-9, `-` and `_`. Default is the UID
+    /// of namespace kube-system, which the operator then needs to read.
+    pub cluster_id: Option<String>,
+    /// Container image of the Proxies on pods that name none.
+    pub default_proxy_image: Option<String>,
+    /// The providers by name. Default is one, `kubernetes`.
+    pub providers: Providers,
+    /// How long API server and informers may take to answer before [`run`] gives up. Default
+    /// 2 min.
+    pub sync_timeout: Duration,
+    /// How long running passes may take to end once a stop is asked for. Default 20 s.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            cluster: Cluster::default(),
+            workers: 3,
+            timing: Timing::default(),
+            cluster_id: None,
+            default_proxy_image: None,
+            providers: Providers::default(),
+            sync_timeout: Duration::from_secs(120),
+            grace: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Why the program ended otherwise than asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no cluster to serve.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// The HTTP client could not be set up.
+    #[error("set up the client of the API server")]
+    Client(#[source] ::controller::informer::client::Error),
+    /// The controller failed.
+    #[error(transparent)]
+    Controller(#[from] controller::Error),
+    /// Logging did not start.
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
+    /// Signals cannot be caught.
+    #[error("catch SIGINT and SIGTERM")]
+    Signals(#[from] ::controller::signals::Error),
+    /// The CustomResourceDefinition cannot be written as YAML.
+    #[error("write the CustomResourceDefinition")]
+    Crd(#[source] api::CrdError),
+    /// Stdout does not take output.
+    #[error("write to stdout")]
+    Stdout(#[source] std::io::Error),
+    /// The subcommand `dev` failed.
+    #[cfg(feature = "dev")]
+    #[error(transparent)]
+    Dev(#[from] dev::Error),
+}
+
+/// Runs the operator until `stop` is cancelled, then ends within [`Options::grace`].
+///
+/// Retries with backoff while the API server does not answer, with one log line for each cause,
+/// and gives up after [`Options::sync_timeout`]. Afterwards an API server that goes away is waited
+/// for without end.
+///
+/// Cancellation safety: dropping the future drops all work at its next await point; what that
+/// leaves behind is what a crash would leave, and the next run picks it up.
+///
+/// # Errors
+///
+/// [`Error::Cluster`] without usable configuration, answer or cluster id; [`Error::Client`] for an
+/// unusable address or certificate; [`Error::Controller`] naming kind and cause if an informer did
+/// not sync in time.
+///
+/// # Examples
+///
+/// ```no_run
+/// use proxy_operator::{Cluster, Options};
+///
+/// # async fn example() -> Result<(), proxy_operator::Error> {
+/// let stop = tokio_util::sync::CancellationToken::new();
+/// let cluster = Cluster::Kubeconfig("/tmp/kubeconfig".into());
+/// proxy_operator::run(Options { cluster, ..Options::default() }, stop).await
+/// # }
+/// ```
+pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error> {
+    let config = options.cluster.load().await?;
+    let server = config.cluster_url.to_string();
+    let client = ::controller::informer::client::connect(
+        config,
+        ::controller::informer::client::ClientOptions::default(),
+    )
+    .map_err(Error::Client)?;
+    let cluster_id = match options.cluster_id {
+        Some(id) => Some(Arc::from(id)),
+        None => cluster::id(&client, options.sync_timeout, &stop).await?,
+    };
+    let Some(cluster_id) = cluster_id else { return Ok(()) };
+    let default_image = options.default_proxy_image.map(Arc::from);
+    let providers = options.providers.build(&client, default_image);
+    tracing::info!(server, cluster_id = &*cluster_id, "operator starts");
+    let operator = Operator::build(Parts {
+        client,
+        providers,
+        cluster_id,
+        workers: options.workers,
+        timing: options.timing,
+        sync_timeout: options.sync_timeout,
+        grace: options.grace,
+    })?;
+    operator.run(stop).await?;
+    Ok(())
+}

@@ -1,0 +1,364 @@
+//! The command line: flags, their environment twins, and what they turn into.
+//!
+//! A flag that is unknown or has a bad value ends the process with exit code 2 and a text that
+//! names flag, value and what is allowed.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::TypedValueParser;
+use clap::{CommandFactory, Parser, Subcommand};
+use controller::Signals;
+use k8s_openapi::jiff::SignedDuration;
+use tracing_subscriber::EnvFilter;
+
+use crate::controller::Timing;
+use crate::provider::config::Providers;
+use crate::telemetry::{self, LogFormat};
+use crate::{Cluster, Options};
+
+/// Runs fleets of forward proxies on Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "proxy-operator", version)]
+#[cfg_attr(feature = "dev", command(after_help = "Without a command: dev."))]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the operator against a cluster.
+    ///
+    /// The cluster is the one that --kubeconfig names, else the one this process runs in, else
+    /// that of KUBECONFIG or ~/.kube/config.
+    Run(Box<RunArgs>),
+    /// Run everything on an embedded development cluster.
+    #[cfg(feature = "dev")]
+    Dev(crate::dev::Args),
+    /// Print the CustomResourceDefinition as YAML.
+    Crd,
+}
+
+impl Args {
+    /// Reads the command line of this process; prints help or a fault and exits if need be.
+    #[must_use]
+    pub fn read() -> Command {
+        Self::parse().into_command()
+    }
+
+    fn into_command(self) -> Command {
+        if let Some(command) = self.command {
+            return command;
+        }
+        #[cfg(feature = "dev")]
+        return Command::Dev(crate::dev::Args::default());
+        #[cfg(not(feature = "dev"))]
+        Self::command()
+            .error(
+                clap::error::ErrorKind::MissingSubcommand,
+                "a command is needed: run or crd; for example `proxy-operator run`",
+            )
+            .exit()
+    }
+}
+
+/// Flags of `run`.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// Kubeconfig of the cluster; wins over the cluster that this process runs in.
+    #[arg(long, value_name = "FILE", env = "PXO_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+
+    /// How many Proxies are worked on at the same time.
+    #[arg(long, value_name = "N", env = "PXO_WORKERS", default_value_t = 3,
+          value_parser = clap::value_parser!(u16).range(1..=1000))]
+    workers: u16,
+
+    /// Times.
+    #[command(flatten)]
+    times: Times,
+
+    /// Marks the instances of this cluster; default is the UID of namespace kube-system.
+    #[arg(long, value_name = "ID", env = "PXO_CLUSTER_ID", value_parser = cluster_id)]
+    cluster_id: Option<String>,
+
+    /// Container image of the Proxies on pods that set no spec.machine.image.
+    #[arg(long, value_name = "IMAGE", env = "PXO_DEFAULT_PROXY_IMAGE",
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    default_proxy_image: Option<String>,
+
+    /// YAML file of providers (name: {kind: …}); default is one, kubernetes, of kind kubernetes.
+    #[arg(long, value_name = "FILE", env = "PXO_PROVIDERS", value_parser = providers)]
+    providers: Option<Providers>,
+
+    /// Logging.
+    #[command(flatten)]
+    log: LogArgs,
+
+    /// Abort at a crash point, CP1 to CP10; for tests.
+    #[cfg(any(debug_assertions, feature = "testing"))]
+    #[arg(long, value_name = "CPn", env = "PXO_CRASH_AT")]
+    crash_at: Option<crate::crash::Cp>,
+}
+
+/// Flags about logging.
+#[derive(Debug, clap::Args)]
+pub struct LogArgs {
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", env = "PXO_LOG_FORMAT", default_value_t)]
+    pub log_format: LogFormat,
+
+    /// What is logged: off, error, warn, info, debug, trace, or target=level pairs.
+    #[arg(long, value_name = "FILTER", env = "PXO_LOG", default_value = "info",
+          value_parser = log_filter)]
+    pub log: LogFilter,
+}
+
+/// Flags about times, such as 500ms, 10s, 5m or 1h30m.
+#[derive(Debug, clap::Args)]
+pub struct Times {
+    /// Wait between two looks at an instance that comes up.
+    #[arg(long, value_name = "TIME", env = "PXO_PROVISIONING_POLL", default_value = "10s",
+          value_parser = between("100ms", "1h"))]
+    provisioning_poll: Duration,
+
+    /// Wait between two looks at an instance that goes away.
+    #[arg(long, value_name = "TIME", env = "PXO_DELETION_POLL", default_value = "10s",
+          value_parser = between("100ms", "1h"))]
+    deletion_poll: Duration,
+
+    /// Wait between two looks at an instance that runs, give or take 10 %.
+    #[arg(long, value_name = "TIME", env = "PXO_DRIFT_POLL", default_value = "5m",
+          value_parser = between("100ms", "24h"))]
+    drift_poll: Duration,
+
+    /// Wait before the next step of work that goes on.
+    #[arg(long, value_name = "TIME", env = "PXO_REQUEUE_NOW", default_value = "50ms",
+          value_parser = between("1ms", "10s"))]
+    requeue_now: Duration,
+
+    /// Wait after a quota or stock refusal, give or take 20 %.
+    #[arg(long, value_name = "TIME", env = "PXO_QUOTA_RETRY", default_value = "10m",
+          value_parser = between("100ms", "24h"))]
+    quota_retry: Duration,
+
+    /// Wait after the first failure of a Proxy; doubles with each further one.
+    #[arg(long, value_name = "TIME", env = "PXO_BACKOFF_BASE", default_value = "500ms",
+          value_parser = between("1ms", "1h"))]
+    backoff_base: Duration,
+
+    /// Longest wait of a Proxy that fails; no less than --backoff-base.
+    #[arg(long, value_name = "TIME", env = "PXO_BACKOFF_MAX", default_value = "5m",
+          value_parser = between("1ms", "24h"))]
+    backoff_max: Duration,
+}
+
+/// A log filter that was checked; [`EnvFilter`] itself cannot be cloned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+impl LogFilter {
+    /// The filter to log with.
+    #[must_use]
+    pub fn to_filter(&self) -> EnvFilter {
+        EnvFilter::new(&self.0)
+    }
+}
+
+impl RunArgs {
+    /// The options of the operator.
+    ///
+    /// # Errors
+    ///
+    /// A usage error (exit code 2) for flags that do not go together.
+    pub fn into_options(self) -> Result<Options, clap::Error> {
+        let times = self.times;
+        if times.backoff_max < times.backoff_base {
+            return Err(Args::command().error(
+                clap::error::ErrorKind::ValueValidation,
+                format!(
+                    "--backoff-max is {:?}, less than --backoff-base, which is {:?}; allowed is \
+                     any time from --backoff-base to 24h",
+                    times.backoff_max, times.backoff_base
+                ),
+            ));
+        }
+        Ok(Options {
+            cluster: self.kubeconfig.map_or(Cluster::Inferred, Cluster::Kubeconfig),
+            workers: usize::from(self.workers),
+            timing: Timing {
+                provisioning_poll: times.provisioning_poll,
+                deletion_poll: times.deletion_poll,
+                drift_poll: times.drift_poll,
+                requeue_now: times.requeue_now,
+                quota_retry: times.quota_retry,
+                backoff_base: times.backoff_base,
+                backoff_max: times.backoff_max,
+                ..Timing::default()
+            },
+            cluster_id: self.cluster_id,
+            default_proxy_image: self.default_proxy_image,
+            providers: self.providers.unwrap_or_default(),
+            ..Options::default()
+        })
+    }
+}
+
+/// Does what the command line asks for; returns when it is done or was stopped by a signal.
+///
+/// # Errors
+///
+/// Whatever the command failed with; the process should end with exit code 1. A usage error does
+/// not return: it ends the process with exit code 2.
+pub async fn execute(command: Command) -> Result<(), crate::Error> {
+    match command {
+        Command::Run(args) => {
+            telemetry::init(args.log.log_format, args.log.log.to_filter())?;
+            #[cfg(any(debug_assertions, feature = "testing"))]
+            if let Some(cp) = args.crash_at {
+                crate::crash::arm(cp);
+            }
+            let options = args.into_options().unwrap_or_else(|error| error.exit());
+            let signals = Signals::install()?;
+            crate::run(options, signals.stop()).await
+        }
+        #[cfg(feature = "dev")]
+        Command::Dev(args) => Ok(crate::dev::run(args).await?),
+        Command::Crd => print_crd(),
+    }
+}
+
+/// Prints the CustomResourceDefinition.
+fn print_crd() -> Result<(), crate::Error> {
+    let yaml = crate::api::crd_yaml().map_err(crate::Error::Crd)?;
+    std::io::stdout().write_all(yaml.as_bytes()).map_err(crate::Error::Stdout)
+}
+
+fn between(
+    least: &'static str,
+    most: &'static str,
+) -> impl TypedValueParser<Value = Duration> + Clone {
+    clap::builder::StringValueParser::new().try_map(move |text| {
+        let allowed = || format!("allowed is {least} to {most}, written as 500ms, 10s, 5m or 1h");
+        let time = duration(&text).ok_or_else(allowed)?;
+        let range = duration(least)..=duration(most);
+        if range.contains(&Some(time)) { Ok(time) } else { Err(allowed()) }
+    })
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    text.parse::<SignedDuration>().ok()?.try_into().ok()
+}
+
+/// It becomes a pod label and a cloud label.
+fn cluster_id(text: &str) -> Result<String, String> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+    let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    if bytes.len() <= 63
+        && bytes.iter().copied().all(inner)
+        && end(bytes.first())
+        && end(bytes.last())
+    {
+        Ok(text.to_owned())
+    } else {
+        Err("allowed are 1 to 63 of a-z, 0-9, - and _, beginning and ending with a letter or \
+             digit"
+            .to_owned())
+    }
+}
+
+fn providers(path: &str) -> Result<Providers, String> {
+    Providers::read(path.as_ref()).map_err(|error| error.to_string())
+}
+
+fn log_filter(text: &str) -> Result<LogFilter, String> {
+    match EnvFilter::try_new(text) {
+        Ok(_) => Ok(LogFilter(text.to_owned())),
+        Err(error) => Err(format!(
+            "{error}; allowed are off, error, warn, info, debug, trace, or target=level pairs \
+             divided by commas"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(flags: &[&str]) -> Result<Options, clap::Error> {
+        let args = ["proxy-operator", "run"].iter().chain(flags);
+        match Args::try_parse_from(args)?.command {
+            Some(Command::Run(args)) => args.into_options(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn o01_defaults_are_those_of_the_library() {
+        let options = run(&[]).expect("no flag is needed");
+        assert_eq!(options.timing, Timing::default());
+        assert_eq!(options.workers, Options::default().workers);
+        assert_eq!(options.providers, Providers::default());
+    }
+
+    #[test]
+    fn o01_a_bad_value_names_flag_value_and_what_is_allowed() {
+        for (flags, parts) in [
+            (&["--workers", "0"][..], &["--workers", "0", "1..=1000"][..]),
+            (&["--workers", "many"], &["--workers", "many"]),
+            (&["--drift-poll", "7"], &["--drift-poll", "7", "100ms to 24h"]),
+            (&["--drift-poll", "-1s"], &["--drift-poll", "100ms to 24h"]),
+            (&["--requeue-now", "1h"], &["--requeue-now", "1h", "1ms to 10s"]),
+            (&["--cluster-id", "A"], &["--cluster-id", "A", "1 to 63"]),
+            (&["--log-format", "xml"], &["--log-format", "xml", "json", "text"]),
+            (&["--log", "a=b=c"], &["--log", "a=b=c", "info"]),
+            (&["--providers", "/none.yaml"], &["--providers", "/none.yaml"]),
+            (&["--crash-at", "CP11"], &["--crash-at", "CP11", "CP1 to CP10"]),
+            (&["--backoff-base", "10s", "--backoff-max", "1s"], &["--backoff-max", "1s", "10s"]),
+            (&["--wrkers", "1"], &["--wrkers", "--workers"]),
+        ] {
+            let error = run(flags).expect_err("a bad flag");
+            let text = error.to_string();
+            assert_eq!(error.exit_code(), 2, "{text}");
+            for part in parts {
+                assert!(text.contains(part), "{flags:?} should name {part}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn o01_every_flag_of_run_has_an_environment_twin() {
+        let command = Args::command();
+        let run = command.find_subcommand("run").expect("there");
+        for flag in run.get_arguments().filter(|flag| flag.get_id() != "help") {
+            let long = flag.get_long().expect("only long flags");
+            let twin = format!("PXO_{}", long.to_uppercase().replace('-', "_"));
+            let env = flag.get_env().and_then(|name| name.to_str());
+            assert_eq!(env, Some(twin.as_str()), "--{long}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_with_a_unit() {
+        for (text, want) in [
+            ("500ms", Some(Duration::from_millis(500))),
+            ("10s", Some(Duration::from_secs(10))),
+            ("1h30m", Some(Duration::from_secs(5400))),
+            ("5", None),
+            ("", None),
+            ("-5s", None),
+        ] {
+            assert_eq!(duration(text), want, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! One pass over one Proxy: the copy it began with, its own writes, its draft of the status.
+
+use std::sync::Arc;
+
+use controller::consistency::{ConsistencyStore, Tracked};
+use controller::{ObjectKey, finalizer};
+use k8s_openapi::jiff::Timestamp;
+use kube_client::Api;
+use kube_core::ResourceExt;
+use kube_core::params::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::error::Error;
+use super::plan;
+use super::status::{self, Draft};
+use crate::api::conditions::Reason;
+use crate::api::hash::Comparison;
+use crate::api::{FINALIZER, Proxy, SPEC_HASH_ANNOTATION, SpecHash};
+use crate::crash::{self, Cp};
+use crate::provider::{self, Hint, Incarnation, Owner, ProviderId};
+
+/// Own writes, so that later passes know how new their copy must be.
+#[derive(Debug)]
+pub(crate) struct OwnWrites {
+    pub(crate) store: ConsistencyStore,
+    pub(crate) proxies: Tracked,
+}
+
+/// What a pass holds of its Proxy.
+pub(crate) struct Pass<'a> {
+    key: &'a ObjectKey,
+    api: Api<Proxy>,
+    own_writes: &'a OwnWrites,
+    /// The copy that decisions rest on.
+    base: Arc<Proxy>,
+    /// The newest copy: `base`, or the answer to the latest metadata patch.
+    newest: Arc<Proxy>,
+    pub(crate) draft: Draft,
+    /// An instance got on record in this pass.
+    pub(crate) created: bool,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(
+        key: &'a ObjectKey,
+        api: Api<Proxy>,
+        own_writes: &'a OwnWrites,
+        base: Arc<Proxy>,
+        now: Timestamp,
+    ) -> Self {
+        let deleting = base.metadata.deletion_timestamp.is_some();
+        let draft = Draft::new(base.status.as_ref(), base.metadata.generation, deleting, now);
+        let newest = Arc::clone(&base);
+        Self { key, api, own_writes, base, newest, draft, created: false }
+    }
+
+    /// The copy that decisions rest on.
+    pub(crate) fn proxy(&self) -> &Proxy {
+        &self.base
+    }
+
+    /// The same, to hold beside the pass.
+    pub(crate) fn base(&self) -> &Arc<Proxy> {
+        &self.base
+    }
+
+    pub(crate) fn uid(&self) -> &str {
+        self.base.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn owner(&self, cluster_id: &Arc<str>) -> Owner {
+        Owner {
+            cluster_id: Arc::clone(cluster_id),
+            uid: self.uid().to_owned(),
+            namespace: self.base.namespace().unwrap_or_default(),
+            proxy: self.base.name_any(),
+        }
+    }
+
+    /// The instance on record.
+    pub(crate) fn recorded(&self) -> Option<ProviderId> {
+        self.draft.get().provider_id.as_deref().map(ProviderId::new)
+    }
+
+    pub(crate) fn hint(&self) -> Hint {
+        Hint {
+            incarnation: self.draft.get().instance_uid.as_deref().map(Incarnation::new),
+            was_running: self.draft.is_provisioned(),
+        }
+    }
+
+    /// The hash annotation, as of the newest copy.
+    pub(crate) fn annotation(&self) -> Option<&str> {
+        plan::annotation_of(&self.newest)
+    }
+
+    /// M1: writes the finalizer.
+    pub(crate) async fn add_finalizer(&mut self) -> Result<(), Error> {
+        let patched = finalizer::add(&self.api, &*self.newest, FINALIZER).await?;
+        if let Some(patched) = patched {
+            self.wrote(patched);
+        }
+        Ok(())
+    }
+
+    /// Takes the finalizer away; the object may be gone afterwards.
+    pub(crate) async fn remove_finalizer(&mut self) -> Result<(), Error> {
+        if let Some(patched) = finalizer::remove(&self.api, &*self.newest, FINALIZER).await? {
+            self.wrote(patched);
+        }
+        crash::point(Cp::Cp9);
+        Ok(())
+    }
+
+    /// E-02: takes finalizer and annotation away in one write.
+    pub(crate) async fn remove_marks(&mut self) -> Result<(), Error> {
+        let finalizers = finalizer::plan_remove(&*self.newest, FINALIZER)?;
+        let has_annotation = self.annotation().is_some();
+        if finalizers.is_none() && !has_annotation {
+            return Ok(());
+        }
+        let mut patch = finalizers.unwrap_or_else(|| self.guarded(json!({})));
+        if has_annotation {
+            patch["metadata"]["annotations"] = json!({ SPEC_HASH_ANNOTATION: null });
+        }
+        self.patch_metadata("finalizer and annotation", &patch).await
+    }
+
+    /// Writes the hash annotation, unless it says the same already.
+    pub(crate) async fn set_spec_hash(&mut self, hash: &SpecHash) -> Result<(), Error> {
+        let written = self.annotation().map(|written| hash.compare(written));
+        if written == Some(Comparison::Same) {
+            return Ok(());
+        }
+        let annotations = json!({ "annotations": { SPEC_HASH_ANNOTATION: hash.annotation() } });
+        let patch = self.guarded(annotations);
+        self.patch_metadata("spec hash annotation", &patch).await
+    }
+
+    fn guarded(&self, mut metadata: Value) -> Value {
+        metadata["resourceVersion"] = json!(self.newest.metadata.resource_version);
+        json!({ "metadata": metadata })
+    }
+
+    async fn patch_metadata(&mut self, what: &'static str, patch: &Value) -> Result<(), Error> {
+        let name = self.base.name_any();
+        let patched = self
+            .api
+            .patch(&name, &params(), &Patch::Merge(patch))
+            .await
+            .map_err(|source| Error::Metadata { what, source: Box::new(source) })?;
+        self.wrote(patched);
+        Ok(())
+    }
+
+    /// the only status write of the program, at most one in a pass.
+    ///
+    /// Sends the fields that differ from the copy read, guarded by the version of the newest copy;
+    /// nothing if none differs. Answers whether it wrote. A Proxy that is gone is no error.
+    pub(crate) async fn patch_status_if_changed(self) -> Result<bool, Error> {
+        let wanted = self.draft.finish();
+        let version = self.newest.metadata.resource_version.as_deref();
+        let Some(patch) = status::patch(self.base.status.as_ref(), &wanted, version) else {
+            return Ok(false);
+        };
+        let name = self.base.name_any();
+        match self.api.patch_status(&name, &params(), &Patch::Merge(&patch)).await {
+            Ok(patched) => {
+                tracing::info!(
+                    phase = wanted.phase.map(|phase| phase.as_str()),
+                    reason = provisioned_reason(&wanted).map(Reason::as_str),
+                    instance = wanted.provider_id.as_deref(),
+                    ip = wanted.ip.as_deref(),
+                    "status written"
+                );
+                record(self.own_writes, self.key, &patched);
+                Ok(true)
+            }
+            Err(kube_client::Error::Api(status)) if status.is_not_found() => Ok(false),
+            Err(error) => Err(Error::Status(Box::new(error))),
+        }
+    }
+
+    fn wrote(&mut self, patched: Proxy) {
+        record(self.own_writes, self.key, &patched);
+        self.newest = Arc::new(patched);
+    }
+}
+
+fn provisioned_reason(status: &crate::api::ProxyStatus) -> Option<Reason> {
+    use crate::api::conditions::{ConditionType, reason};
+    reason(&status.conditions, ConditionType::Provisioned)
+}
+
+fn record(own_writes: &OwnWrites, key: &ObjectKey, patched: &Proxy) {
+    let meta = &patched.metadata;
+    if let (Some(uid), Some(version)) = (meta.uid.as_deref(), meta.resource_version.as_deref()) {
+        own_writes.store.wrote(key, uid, own_writes.proxies, version);
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(provider::MANAGED_BY.to_owned()),
+        ..PatchParams::default()
+    }
+}

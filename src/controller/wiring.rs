@@ -1,0 +1,228 @@
+//! which events wake which Proxy, and in which order all starts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller::consistency::ConsistencyStore;
+use controller::{
+    Controller, ControllerOptions, Event, Informer, InformerOptions, Lister, Manager,
+    ManagerOptions, MetadataOnly, ObjectKey, Source,
+};
+use dashmap::DashMap;
+use k8s_openapi::api::core::v1::Secret;
+use kube_core::ResourceExt;
+use tokio_util::sync::CancellationToken;
+
+use super::pass::OwnWrites;
+use super::reconcile::ProxyReconciler;
+use super::timing::Timing;
+use crate::api::Proxy;
+use crate::provider::Registry;
+
+/// Index of the Proxy cache: `namespace/name` of every Secret that decides what runs.
+pub const SECRET_INDEX: &str = "secret";
+
+/// How long a pass waits for its own write to come back before it reads live.
+const OWN_WRITE_CAP: Duration = Duration::from_secs(5);
+
+/// Why the controller could not be put together or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An informer was refused its index.
+    #[error("index the Proxies by Secret")]
+    Index(#[source] controller::informer::Error),
+    /// The controller's settings do not work.
+    #[error("build the controller")]
+    Build(#[source] controller::Error),
+    /// something did not start in time, or failed while it ran.
+    #[error(transparent)]
+    Run(#[from] controller::manager::Error),
+}
+
+/// The operator, ready to run: two informers and one controller.
+#[derive(Debug)]
+pub struct Operator {
+    manager: Manager,
+    proxies: Informer<Proxy>,
+}
+
+/// What the operator works with.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) client: kube_client::Client,
+    pub(crate) providers: Registry,
+    pub(crate) cluster_id: Arc<str>,
+    pub(crate) workers: usize,
+    pub(crate) timing: Timing,
+    pub(crate) sync_timeout: Duration,
+    pub(crate) grace: Duration,
+}
+
+impl std::fmt::Debug for ProxyReconciler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxyReconciler")
+            .field("providers", &self.providers)
+            .field("cluster_id", &self.cluster_id)
+            .field("timing", &self.timing)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Operator {
+    pub(crate) fn build(parts: Parts) -> Result<Self, Error> {
+        let proxies = Informer::<Proxy>::new(parts.client.clone(), InformerOptions::default());
+        proxies.add_index(SECRET_INDEX, secrets_of).map_err(Error::Index)?;
+        // names and versions of Secrets alone; content is read live where it is needed.
+        let secrets =
+            Informer::<MetadataOnly<Secret>>::new(parts.client.clone(), InformerOptions::default());
+
+        let lister = proxies.lister();
+        let reconciler = ProxyReconciler {
+            client: parts.client,
+            proxies: Box::new({
+                let lister = lister.clone();
+                move |key: &ObjectKey| lister.get(key)
+            }),
+            providers: parts.providers,
+            cluster_id: parts.cluster_id,
+            timing: parts.timing,
+            own_writes: Arc::new(own_writes(&lister)),
+            steps: DashMap::new(),
+        };
+        let options = ControllerOptions {
+            workers: parts.workers,
+            backoff_base: parts.timing.backoff_base,
+            backoff_max: parts.timing.backoff_max,
+            sync_timeout: parts.sync_timeout,
+            // Several operators in one process (tests, `dev`) may share the name.
+            unique_name: false,
+            ..ControllerOptions::default()
+        };
+        let controller = Controller::builder("proxy", reconciler)
+            .source(Source::object(&proxies).filter(is_news))
+            .source(Source::mapped(&secrets, move |secret| proxies_for_secret(&lister, secret)))
+            .options(options)
+            .build()
+            .map_err(Error::Build)?;
+        let manager =
+            Manager::new(ManagerOptions { grace: parts.grace, sync_timeout: parts.sync_timeout })
+                .add_informer(&proxies)
+                .add_informer(&secrets)
+                .add_controller(controller);
+        Ok(Self { manager, proxies })
+    }
+
+    /// The cache of Proxies, to look into while the operator runs.
+    #[must_use]
+    pub fn proxies(&self) -> Lister<Proxy> {
+        self.proxies.lister()
+    }
+
+    /// Runs until `stop`; then lets running passes end within the grace time.
+    ///
+    /// Cancellation safety: dropping the future drops everything at its next await point.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Run`] if the informers did not sync in time, naming kind and cause, or if
+    /// something failed.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        self.manager.run(stop).await.map_err(Error::Run)
+    }
+}
+
+fn own_writes(lister: &Lister<Proxy>) -> OwnWrites {
+    let mut store = ConsistencyStore::new(OWN_WRITE_CAP);
+    let lister = lister.clone();
+    let proxies = store.track("Proxy", move || {
+        let version = lister.resource_version();
+        (!version.is_empty()).then(|| version.as_ref().to_owned())
+    });
+    OwnWrites { store, proxies }
+}
+
+/// R-01, without the echo of the operator's own status writes.
+///
+/// Nobody else writes the status, and a pass says itself when it wants to come again, so an
+/// update that changes nothing but the status tells nothing new. A resync changes nothing at all
+/// and passes.
+fn is_news(event: &Event<Proxy>) -> bool {
+    let Event::Updated { old, new } = event else { return true };
+    event.is_resync()
+        || old.status == new.status
+        || old.metadata.uid != new.metadata.uid
+        || old.metadata.generation != new.metadata.generation
+        || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        || old.finalizers() != new.finalizers()
+        || old.annotations() != new.annotations()
+        || old.labels() != new.labels()
+        || old.spec != new.spec
+}
+
+fn secrets_of(proxy: &Proxy) -> Vec<String> {
+    let namespace = proxy.metadata.namespace.as_deref().unwrap_or_default();
+    proxy.spec.secret_names().map(|name| format!("{namespace}/{name}")).collect()
+}
+
+/// the Proxies that a Secret decides about, whatever happened to it.
+fn proxies_for_secret(
+    proxies: &Lister<Proxy>,
+    secret: &MetadataOnly<Secret>,
+) -> Vec<ObjectKey> {
+    let key = ObjectKey::of(secret).to_string();
+    proxies.index_keys(SECRET_INDEX, &key).expect("the index was added before the first event")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn proxy(value: serde_json::Value) -> Proxy {
+        serde_json::from_value(value).expect("a Proxy")
+    }
+
+    #[test]
+    fn r02_a_proxy_is_indexed_by_every_secret_that_decides_what_runs() {
+        let both = proxy(json!({
+            "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
+            "metadata": { "name": "a", "namespace": "ns" },
+            "spec": {
+                "cloudInit": { "secretRef": { "name": "boot" } },
+                "auth": { "secretRef": { "name": "users" } },
+            },
+        }));
+        assert_eq!(secrets_of(&both), ["ns/boot", "ns/users"]);
+    }
+
+    #[test]
+    fn r01_own_status_writes_wake_nobody_and_everything_else_does() {
+        let base = json!({
+            "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
+            "metadata": { "name": "a", "namespace": "ns", "uid": "u", "generation": 1,
+                          "resourceVersion": "1" },
+            "spec": {}, "status": { "ip": "10.0.0.1" },
+        });
+        let changed = |pointer: &str, value: serde_json::Value| {
+            let mut new = base.clone();
+            new["metadata"]["resourceVersion"] = json!("2");
+            let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
+            new.pointer_mut(parent).expect("there")[field] = value;
+            Event::Updated { old: Arc::new(proxy(base.clone())), new: Arc::new(proxy(new)) }
+        };
+        assert!(!is_news(&changed("/status/ip", json!("10.0.0.2"))));
+        for (pointer, value) in [
+            ("/metadata/generation", json!(2)),
+            ("/metadata/finalizers", json!(["x"])),
+            ("/metadata/annotations", json!({ "a": "b" })),
+            ("/metadata/labels", json!({ "a": "b" })),
+            ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+            ("/metadata/uid", json!("v")),
+        ] {
+            assert!(is_news(&changed(pointer, value)), "{pointer}");
+        }
+        let same = Arc::new(proxy(base.clone()));
+        assert!(is_news(&Event::Updated { old: Arc::clone(&same), new: same }), "a resync");
+    }
+}

@@ -1,0 +1,199 @@
+//! The providers file: which providers there are, by name.
+//!
+//! ```yaml
+//! # name: what it is
+//! kubernetes:
+//!   kind: kubernetes
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, de};
+
+use super::kubernetes::KubernetesProvider;
+use super::{Pace, Paced, Provider, Registry};
+
+/// The provider that is there without a file.
+pub const DEFAULT_NAME: &str = "kubernetes";
+
+const MAX_NAME: usize = 63;
+
+/// What a provider is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Pods of the cluster that the operator serves.
+    Kubernetes,
+}
+
+/// One provider of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// A provider's name: a DNS label, as `spec.provider` may hold it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Name(String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let valid = !name.is_empty()
+            && name.len() <= MAX_NAME
+            && name.bytes().all(inner)
+            && !name.starts_with('-')
+            && !name.ends_with('-');
+        if valid {
+            Ok(Self(name))
+        } else {
+            Err(de::Error::custom(format!(
+                "provider name {name:?} must be a DNS label: at most {MAX_NAME} of a-z, 0-9 and \
+                 -, not beginning or ending with -"
+            )))
+        }
+    }
+}
+
+/// The configured providers, before any of them is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Providers(BTreeMap<Name, Entry>);
+
+impl Default for Providers {
+    /// One provider, `kubernetes`, of kind kubernetes.
+    fn default() -> Self {
+        let entry = Entry { kind: Kind::Kubernetes };
+        Self(BTreeMap::from([(Name(DEFAULT_NAME.to_owned()), entry)]))
+    }
+}
+
+/// Why a providers file is no good.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("{path}:{line}:{column}: {message}")]
+    Invalid {
+        /// The file.
+        path: String,
+        /// Line, from 1; 0 where unknown.
+        line: u64,
+        /// Column, from 1; 0 where unknown.
+        column: u64,
+        /// What is wrong.
+        message: String,
+    },
+    /// The file names no provider.
+    #[error("{path}: no provider; write for example `kubernetes: {{kind: kubernetes}}`")]
+    Empty {
+        /// The file.
+        path: String,
+    },
+}
+
+impl Providers {
+    /// Reads and checks a providers file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], with the line where it is known: no YAML, a name twice, an unknown kind or
+    /// field, a name that is no DNS label, no provider at all.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let shown = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, &shown),
+            Err(source) => Err(Error::Read { path: shown, source }),
+        }
+    }
+
+    /// Checks the text of a providers file; `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Providers::read`], without the reading.
+    pub fn parse(text: &str, path: &str) -> Result<Self, Error> {
+        let entries: Option<BTreeMap<Name, Entry>> =
+            serde_saphyr::from_str(text).map_err(|error| {
+                let at = error.location();
+                Error::Invalid {
+                    path: path.to_owned(),
+                    line: at.as_ref().map_or(0, serde_saphyr::Location::line),
+                    column: at.as_ref().map_or(0, serde_saphyr::Location::column),
+                    message: first_line(&error.without_snippet().to_string()),
+                }
+            })?;
+        match entries {
+            Some(entries) if !entries.is_empty() => Ok(Self(entries)),
+            _ => Err(Error::Empty { path: path.to_owned() }),
+        }
+    }
+
+    /// Makes the providers.
+    #[must_use]
+    pub fn build(&self, client: &kube_client::Client, default_image: Option<Arc<str>>) -> Registry {
+        let make = |(name, entry): (&Name, &Entry)| {
+            let provider: Arc<dyn Provider> = match entry.kind {
+                Kind::Kubernetes => {
+                    let pods = KubernetesProvider::new(client.clone(), default_image.clone());
+                    Arc::new(Paced::new(name.0.as_str(), pods, Pace::default()))
+                }
+            };
+            (name.0.clone(), provider)
+        };
+        Registry::new(self.0.iter().map(make).collect())
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn o01_without_a_file_there_is_one_provider_named_kubernetes() {
+        let parsed = Providers::parse("kubernetes:\n  kind: kubernetes\n", "f");
+        assert_eq!(parsed.expect("valid"), Providers::default());
+    }
+
+    #[test]
+    fn b17_a_bad_file_is_refused_with_file_and_line() {
+        for (text, line, part) in [
+            ("a:\n  kind: kubernetes\na:\n  kind: kubernetes\n", 3, "duplicate"),
+            ("a:\n  kind: mainframe\n", 2, "mainframe"),
+            ("a:\n  kind: kubernetes\n  zone: x\n", 3, "zone"),
+            ("ok:\n  kind: kubernetes\nB_d:\n  kind: kubernetes\n", 3, "DNS label"),
+            ("a: [", 1, ""),
+            ("a:\n  {}\n", 2, "kind"),
+        ] {
+            match Providers::parse(text, "providers.yaml") {
+                Err(error @ Error::Invalid { line: found, .. }) => {
+                    let shown = error.to_string();
+                    assert!(shown.starts_with("providers.yaml:"), "{shown}");
+                    assert!(shown.contains(part), "{text:?}: {shown}");
+                    assert_eq!(found, line, "{text:?}: {shown}");
+                }
+                other => panic!("{text:?}: {other:?}"),
+            }
+        }
+        for empty in ["", "{}", "# nothing\n"] {
+            let error = Providers::parse(empty, "f").expect_err("no provider");
+            assert!(matches!(error, Error::Empty { .. }), "{empty:?}: {error}");
+        }
+    }
+}
