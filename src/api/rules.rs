@@ -21,6 +21,8 @@ pub struct Rule {
     pub reason: Reason,
     /// What the refusal says.
     pub text: Text,
+    /// Whether `oldSelf` is an optional value, empty at creation.
+    pub is_for_creation: bool,
 }
 
 /// How the API server words a refusal.
@@ -55,14 +57,16 @@ impl Rule {
             Reason::Required => kube_cel_schema::Reason::FieldValueRequired,
             Reason::Forbidden => kube_cel_schema::Reason::FieldValueForbidden,
         };
-        let rule = kube_cel_schema::Rule::new(self.expression)
+        let mut rule = kube_cel_schema::Rule::new(self.expression)
             .message(message)
             .reason(reason);
-        if self.field_path.is_empty() {
-            rule
-        } else {
-            rule.field_path(self.field_path)
+        if !self.field_path.is_empty() {
+            rule = rule.field_path(self.field_path);
         }
+        if self.is_for_creation {
+            rule = rule.optional_old_self(true);
+        }
+        rule
     }
 
     /// Path of the field that a refusal names, with `[]` for any item of a list.
@@ -87,6 +91,7 @@ impl Rule {
             expression,
             reason: Reason::Required,
             text,
+            is_for_creation: false,
         }
     }
 
@@ -105,6 +110,7 @@ impl Rule {
             expression,
             reason: Reason::Forbidden,
             text,
+            is_for_creation: false,
         }
     }
 
@@ -122,6 +128,7 @@ impl Rule {
             expression,
             reason: Reason::Invalid,
             text,
+            is_for_creation: false,
         }
     }
 }
@@ -315,15 +322,22 @@ pub const V12_USERINFO: Rule = Rule::forbidden(
 );
 
 /// The name fits a label.
-pub const V13: Rule = Rule::invalid(
-    "V13",
-    "",
-    ".metadata.name",
-    "self.metadata.name.size() <= 63",
-    Text::Fixed(
-        "metadata.name must have at most 63 characters, since it becomes a label of the machine; write a shorter name",
-    ),
-);
+///
+/// Judged at creation only: a name never changes, and unlike a rule of a field, one of the object
+/// would otherwise be judged anew at each change of the status or of the finalizers, so that an
+/// object with a longer name could neither be reported on nor deleted.
+pub const V13: Rule = Rule {
+    is_for_creation: true,
+    ..Rule::invalid(
+        "V13",
+        "",
+        ".metadata.name",
+        "oldSelf.hasValue() || self.metadata.name.size() <= 63",
+        Text::Fixed(
+            "metadata.name must have at most 63 characters, since it becomes a label of the machine; write a shorter name",
+        ),
+    )
+};
 
 /// Every rule, in the order in which refusals are listed.
 pub const ALL: &[Rule] = &[

@@ -8,7 +8,7 @@ use kube_client::config::{KubeConfigOptions, Kubeconfig};
 use kube_client::core::params::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube_client::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube_client::{Api, Client, Config, Error};
-use proxy_operator::api::{self, Proxy};
+use proxy_operator::api::{self, Proxy, ProxySpec, validation};
 use realcluster::RealCluster;
 use serde_json::{Value, json};
 
@@ -51,6 +51,13 @@ async fn c02_the_real_api_server_admits_what_the_rules_say() {
 }
 
 #[tokio::test]
+async fn c02_what_an_older_definition_let_through_can_be_reported_on_the_real_api_server() {
+    if let Some(server) = Server::real().await {
+        what_an_older_definition_let_through_can_be_reported(&server.client).await;
+    }
+}
+
+#[tokio::test]
 async fn c05_c06_the_real_api_server_shows_columns_and_selects_fields() {
     if let Some(server) = Server::real().await {
         shows_columns_and_selects_fields(&server.client).await;
@@ -74,9 +81,7 @@ async fn client(kubeconfig: &Path) -> Client {
 
 async fn admits_what_the_rules_say(client: &Client) {
     install(client).await;
-    let kind = GroupVersionKind::gvk(api::GROUP, "v1alpha1", "Proxy");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "proxies");
-    let proxies: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
+    let proxies = dynamic_proxies(client);
 
     let mut wrong = Vec::new();
     for case in cases::refused_by_rules()
@@ -117,6 +122,102 @@ async fn admits_what_the_rules_say(client: &Client) {
         delete(&proxies, name(&new)).await;
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The operator patches metadata and status of such an object, and its user can mend or delete it.
+async fn what_an_older_definition_let_through_can_be_reported(client: &Client) {
+    let mut older = serde_json::to_value(api::crd()).expect("plain texts");
+    drop_rules(&mut older);
+    install_definition(
+        client,
+        &serde_json::from_value(older).expect("still a definition"),
+    )
+    .await;
+    let proxies: Api<Proxy> = Api::namespaced(client.clone(), "default");
+    let dynamic = dynamic_proxies(client);
+    let mut names = Vec::new();
+    for (n, case) in cases::refused_by_rules().into_iter().enumerate() {
+        if case.old.is_some() {
+            continue;
+        }
+        let mut manifest = case.manifest;
+        if case.rule != "V13" {
+            manifest["metadata"]["name"] = json!(format!("case-{n}"));
+        }
+        let created = dynamic
+            .create(&PostParams::default(), &object(&manifest))
+            .await;
+        created.unwrap_or_else(|error| panic!("{} {}: {error}", case.rule, case.what));
+        names.push((
+            name(&manifest).to_owned(),
+            format!("{} {}", case.rule, case.what),
+        ));
+    }
+
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let mut newer = api::crd();
+    let present = definitions
+        .get("proxies.crawl.proxyoperator.dev")
+        .await
+        .expect("installed");
+    newer.metadata.resource_version = present.metadata.resource_version;
+    let params = PostParams::default();
+    let replaced = definitions
+        .replace("proxies.crawl.proxyoperator.dev", &params, &newer)
+        .await;
+    replaced.expect("an addition");
+    let enforced = async {
+        let breaks_v1 = Proxy::new("probe", ProxySpec::default());
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        while proxies.create(&dry, &breaks_v1).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(SERVED_WITHIN, enforced)
+        .await
+        .expect("the rules come into force");
+
+    let mut wrong = Vec::new();
+    for (name, what) in names {
+        let read = proxies.get(&name).await.expect("the types can read it");
+        let fault = validation::summary(&validation::validate(&read));
+        let fault = fault.unwrap_or_else(|| panic!("{what}: nothing to report"));
+        let status = json!({ "status": { "phase": "Failed", "conditions": [{
+            "type": "Provisioned", "status": "False", "reason": "PermanentError",
+            "message": fault, "lastTransitionTime": "2026-01-02T03:04:05Z",
+        }] } });
+        let finalizer = json!({ "metadata": { "finalizers": [api::FINALIZER] } });
+        let release = json!({ "metadata": { "finalizers": [] } });
+        let params = PatchParams::default();
+        let steps = async {
+            proxies
+                .patch(&name, &params, &Patch::Merge(&finalizer))
+                .await?;
+            proxies
+                .patch_status(&name, &params, &Patch::Merge(&status))
+                .await?;
+            proxies.delete(&name, &DeleteParams::default()).await?;
+            proxies.patch(&name, &params, &Patch::Merge(&release)).await
+        };
+        if let Err(error) = steps.await {
+            wrong.push(format!("{what}: {error}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn drop_rules(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("x-kubernetes-validations");
+            fields.values_mut().for_each(drop_rules);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_rules),
+        _ => {}
+    }
 }
 
 async fn shows_columns_and_selects_fields(client: &Client) {
@@ -255,10 +356,21 @@ async fn takes_the_manifests(client: &Client) {
     }
 }
 
+/// Proxies without a type, so that a manifest is sent as it stands.
+fn dynamic_proxies(client: &Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk(api::GROUP, "v1alpha1", "Proxy");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "proxies");
+    Api::namespaced_with(client.clone(), "default", &resource)
+}
+
 async fn install(client: &Client) {
+    install_definition(client, &api::crd()).await;
+}
+
+async fn install_definition(client: &Client, definition: &CustomResourceDefinition) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     definitions
-        .create(&PostParams::default(), &api::crd())
+        .create(&PostParams::default(), definition)
         .await
         .expect("the definition is accepted, the cost of its rules included");
     let proxies: Api<Proxy> = Api::namespaced(client.clone(), "default");
