@@ -1,0 +1,266 @@
+//! One call: pace, deadline, repetition, span.
+
+use std::error::Error as StdError;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use kube_client::client::Body;
+use tokio::time::{Instant, Sleep};
+use tower::{BoxError, Service, ServiceExt as _};
+use tracing::Instrument as _;
+
+use super::intent::Intent;
+use super::limiter::Limiter;
+use super::retry::{Failed, names_version};
+use crate::source;
+
+/// Wishes of one call that differ from the client's options; an extension of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Repeat the call where that is safe.
+    pub retry: bool,
+    /// Longest time for the call; for a watch, until it is answered.
+    pub timeout: Option<Duration>,
+}
+
+/// Times of calls by what they want.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    pub(super) call: Duration,
+    pub(super) list: Duration,
+    pub(super) watch_open: Duration,
+}
+
+/// A call was not answered in its time.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("no answer to {call} within {} s", after.as_secs_f32())]
+struct DeadlinePassed {
+    call: &'static str,
+    after: Duration,
+}
+
+/// The service between a `kube_client::Client` and the connections.
+#[derive(Clone, Debug)]
+pub(super) struct Calls<S> {
+    inner: S,
+    timeouts: Timeouts,
+    limiter: Option<Limiter>,
+    retry: bool,
+}
+
+impl<S> Calls<S> {
+    pub(super) fn new(inner: S, timeouts: Timeouts, limiter: Option<Limiter>, retry: bool) -> Self {
+        Self {
+            inner,
+            timeouts,
+            limiter,
+            retry,
+        }
+    }
+}
+
+impl<S, B> Service<Request<Body>> for Calls<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send,
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<DeadlineBody<B>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        // Each call waits for its own copy of the inner service.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let intent = Intent::of(&request);
+        let wishes = request.extensions().get::<CallOptions>().copied();
+        let timeout = wishes
+            .and_then(|wishes| wishes.timeout)
+            .unwrap_or(match intent {
+                Intent::List => self.timeouts.list,
+                Intent::Watch => self.timeouts.watch_open,
+                _ => self.timeouts.call,
+            });
+        let retry = wishes.map_or(self.retry, |wishes| wishes.retry);
+        let span = tracing::debug_span!(
+            "http.call",
+            otel.kind = "client",
+            http.request.method = %request.method(),
+            url.path = request.uri().path(),
+            intent = intent.name(),
+            http.response.status_code = tracing::field::Empty,
+        );
+        let call = Call {
+            service: self.inner.clone(),
+            limiter: self.limiter.clone(),
+            intent,
+            retry,
+        };
+        Box::pin(call.run(request, timeout).instrument(span))
+    }
+}
+
+struct Call<S> {
+    service: S,
+    limiter: Option<Limiter>,
+    intent: Intent,
+    retry: bool,
+}
+
+impl<S, B> Call<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Clone,
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    async fn run(
+        self,
+        request: Request<Body>,
+        after: Duration,
+    ) -> Result<Response<DeadlineBody<B>>, BoxError> {
+        let intent = self.intent;
+        let passed = DeadlinePassed {
+            call: intent.name(),
+            after,
+        };
+        let deadline = Instant::now() + after;
+        let answer = tokio::time::timeout_at(deadline, self.attempts(request, deadline)).await;
+        let response = answer.map_err(|_| BoxError::from(passed))??;
+        tracing::Span::current().record("http.response.status_code", response.status().as_u16());
+        // The events of a watch come for as long as it lasts; an error's body does not.
+        let endless = intent == Intent::Watch && response.status().is_success();
+        let end = (!endless).then(|| Box::pin(tokio::time::sleep_until(deadline)));
+        Ok(response.map(|inner| DeadlineBody { inner, end, passed }))
+    }
+
+    async fn attempts(
+        self,
+        request: Request<Body>,
+        deadline: Instant,
+    ) -> Result<Response<B>, BoxError> {
+        let mut next = Some(request);
+        let mut retries = 0;
+        loop {
+            let request = next.take().expect("every repetition sets its request");
+            // Without a copy of the body the call cannot be repeated.
+            let copy = if self.retry { copy(&request) } else { None };
+            if let Some(limiter) = &self.limiter {
+                limiter.ready().await;
+            }
+            let response = self.service.clone().oneshot(request).await?;
+            let failed = Failed {
+                intent: self.intent,
+                status: response.status(),
+                retry_after: response
+                    .headers()
+                    .get(RETRY_AFTER)
+                    .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+                    .map(Duration::from_secs),
+                retries,
+                remaining: deadline.saturating_duration_since(Instant::now()),
+            };
+            let Some(copy) = copy.filter(|_| failed.is_transient()) else {
+                return Ok(response);
+            };
+            let guarded =
+                self.intent == Intent::Update && is_guarded(copy.body().try_clone()).await;
+            let Some(wait) = failed.wait(guarded, rand::random()) else {
+                return Ok(response);
+            };
+            tracing::debug!(status = %failed.status, ?wait, retries, "repeating a call");
+            tokio::time::sleep(wait).await;
+            retries += 1;
+            next = Some(copy);
+        }
+    }
+}
+
+fn copy(request: &Request<Body>) -> Option<Request<Body>> {
+    let body = request.body().try_clone()?;
+    let mut copy = Request::new(body);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    *copy.extensions_mut() = request.extensions().clone();
+    Some(copy)
+}
+
+async fn is_guarded(body: Option<Body>) -> bool {
+    match body {
+        Some(body) => body
+            .collect_bytes()
+            .await
+            .is_ok_and(|bytes| names_version(&bytes)),
+        None => false,
+    }
+}
+
+/// An answer's body that fails when the call's time is over.
+#[derive(Debug)]
+pub(super) struct DeadlineBody<B> {
+    inner: B,
+    end: Option<Pin<Box<Sleep>>>,
+    passed: DeadlinePassed,
+}
+
+impl<B> HttpBody for DeadlineBody<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if let Some(end) = &mut self.end
+            && end.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Some(Err(self.passed.into())));
+        }
+        Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// What a client's error means to a source.
+pub(crate) fn failure(error: kube_client::Error) -> source::Error {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(&error);
+    while let Some(link) = next {
+        if let Some(passed) = link.downcast_ref::<DeadlinePassed>() {
+            return source::Error::Deadline {
+                step: passed.call,
+                after: passed.after,
+            };
+        }
+        if let Some(io) = link.downcast_ref::<std::io::Error>()
+            && io.kind() == std::io::ErrorKind::ConnectionRefused
+        {
+            return source::Error::Refused(Box::new(error));
+        }
+        next = link.source();
+    }
+    source::Error::Transport(Box::new(error))
+}

@@ -1,0 +1,128 @@
+//! What handlers are told.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use kube_core::Resource;
+
+use crate::ObjectKey;
+
+/// A change of the cache. Objects are shared with the store; cloning an event copies none.
+#[derive(Debug)]
+pub enum Event<K> {
+    /// An object came into the cache.
+    Added {
+        /// The object.
+        object: Arc<K>,
+        /// It belongs to the state that this handler started with: the first list, or the
+        /// replay for a handler that came later.
+        is_in_initial_list: bool,
+    },
+    /// An object changed, or a resync was due: then both are the same object.
+    Updated {
+        /// The object before.
+        old: Arc<K>,
+        /// The object now.
+        new: Arc<K>,
+    },
+    /// An object left the cache.
+    Deleted {
+        /// The last state known.
+        object: Arc<K>,
+        /// The server sent this state along with the deletion. If not, the deletion was missed
+        /// and found by a list, and the object may have changed before it went.
+        final_state_known: bool,
+    },
+}
+
+impl<K> Clone for Event<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Added {
+                object,
+                is_in_initial_list,
+            } => Self::Added {
+                object: Arc::clone(object),
+                is_in_initial_list: *is_in_initial_list,
+            },
+            Self::Updated { old, new } => Self::Updated {
+                old: Arc::clone(old),
+                new: Arc::clone(new),
+            },
+            Self::Deleted {
+                object,
+                final_state_known,
+            } => Self::Deleted {
+                object: Arc::clone(object),
+                final_state_known: *final_state_known,
+            },
+        }
+    }
+}
+
+impl<K> Event<K> {
+    /// The object as it is now, or as it was last.
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Self::Added { object, .. } | Self::Deleted { object, .. } => object,
+            Self::Updated { new, .. } => new,
+        }
+    }
+}
+
+impl<K: Resource> Event<K> {
+    /// Key of the object, the same for a live object and for a tombstone.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey::of(&**self.object())
+    }
+
+    /// Whether this is an update to the same resource version, as a resync sends.
+    pub fn is_resync(&self) -> bool {
+        match self {
+            Self::Updated { old, new } => {
+                old.meta().resource_version == new.meta().resource_version
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Receives the events of an informer, one at a time, in the order of the store.
+///
+/// Every handler has a queue and a task of its own, so a slow one delays no other. A handler runs
+/// on the async runtime and must not block a thread for long; work belongs into a work queue, or
+/// into an [`AsyncHandler`]. A panic is caught, counted and logged, and the next event follows
+/// after a pause.
+///
+/// Closures `Fn(&Event<K>)` are handlers.
+pub trait Handler<K>: Send + Sync + 'static {
+    /// Called for each event.
+    fn on_event(&self, event: &Event<K>);
+}
+
+impl<K, F> Handler<K> for F
+where
+    F: Fn(&Event<K>) + Send + Sync + 'static,
+{
+    fn on_event(&self, event: &Event<K>) {
+        self(event);
+    }
+}
+
+/// A handler that awaits. The next event waits until the future of the one before ended.
+///
+/// Closures `Fn(Event<K>) -> impl Future` are async handlers.
+pub trait AsyncHandler<K>: Send + Sync + 'static {
+    /// Called for each event. The future is dropped when the informer stops.
+    fn on_event(&self, event: Event<K>) -> impl Future<Output = ()> + Send;
+}
+
+impl<K, F, Fut> AsyncHandler<K> for F
+where
+    F: Fn(Event<K>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ()> + Send,
+{
+    fn on_event(&self, event: Event<K>) -> impl Future<Output = ()> + Send {
+        self(event)
+    }
+}

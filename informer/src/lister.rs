@@ -1,0 +1,249 @@
+//! Reads from an informer's cache.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube_core::{Resource, Selector, SelectorExt as _};
+
+use crate::shared::Core;
+use crate::store::Version;
+use crate::store::index::NAMESPACE_INDEX;
+use crate::{Error, ObjectKey};
+
+/// The object asked for is not in the cache.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {key} is not in the cache")]
+pub struct NotFound {
+    /// The kind of the cache.
+    pub kind: String,
+    /// The key asked for.
+    pub key: ObjectKey,
+}
+
+/// Read access to a cache; cheap to clone.
+///
+/// Every call reads the newest state, takes no lock that a writer holds, and gives shared
+/// references to the stored objects. Two calls may see two states; [`Lister::snapshot`] keeps one.
+/// The order of results is unspecified unless a call says otherwise.
+pub struct Lister<K> {
+    core: Arc<Core<K>>,
+}
+
+impl<K> Clone for Lister<K> {
+    fn clone(&self) -> Self {
+        Self {
+            core: Arc::clone(&self.core),
+        }
+    }
+}
+
+impl<K> fmt::Debug for Lister<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lister")
+            .field("of", &self.core.progress.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Lister<K> {
+    pub(crate) fn new(core: Arc<Core<K>>) -> Self {
+        Self { core }
+    }
+
+    /// The state of this moment. It does not change while events go on; it keeps the objects of
+    /// its time alive.
+    pub fn snapshot(&self) -> Snapshot<K> {
+        Snapshot(self.core.store.version())
+    }
+
+    /// The object of `key`.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.snapshot().get(key)
+    }
+
+    /// The object of `key`, or an error that names it.
+    ///
+    /// # Errors
+    /// [`NotFound`] if the cache has no such object.
+    pub fn require(&self, key: &ObjectKey) -> Result<Arc<K>, NotFound> {
+        self.get(key).ok_or_else(|| NotFound {
+            kind: self.core.progress.kind.clone(),
+            key: key.clone(),
+        })
+    }
+
+    /// All objects.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.snapshot().list()
+    }
+
+    /// The objects of one namespace.
+    pub fn namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.snapshot().namespace(namespace)
+    }
+
+    /// The objects whose labels match, in all namespaces or in one.
+    pub fn select(&self, namespace: Option<&str>, labels: &Selector) -> Vec<Arc<K>> {
+        self.snapshot().select(namespace, labels)
+    }
+
+    /// The objects for which the index gives `value`. Costs the result, not the store.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Arc<K>>, Error> {
+        self.snapshot().by_index(index, value)
+    }
+
+    /// Keys of the objects for which the index gives `value`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn index_keys(&self, index: &str, value: &str) -> Result<Vec<ObjectKey>, Error> {
+        self.snapshot().index_keys(index, value)
+    }
+
+    /// All values that the index has objects for.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn index_values(&self, index: &str) -> Result<Vec<Arc<str>>, Error> {
+        self.snapshot().index_values(index)
+    }
+
+    /// Version of the last event, bookmark or list that the cache shows; empty before the first.
+    pub fn resource_version(&self) -> Arc<str> {
+        self.snapshot().resource_version()
+    }
+
+    /// Waits until the cache shows `resource_version` or a later one; `false` after `timeout`.
+    ///
+    /// Versions that cannot be compared must be equal. Cancel-safe.
+    pub async fn wait_for_version(&self, resource_version: &str, timeout: Duration) -> bool {
+        self.core
+            .store
+            .wait_for_version(resource_version, timeout)
+            .await
+    }
+}
+
+/// One state of a cache, in which objects, indexes and resource version agree.
+pub struct Snapshot<K>(Arc<Version<K>>);
+
+impl<K> Clone for Snapshot<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K> fmt::Debug for Snapshot<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Snapshot").field(&self.0).finish()
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Snapshot<K> {
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no objects.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Version of the state; empty before the first list.
+    pub fn resource_version(&self) -> Arc<str> {
+        Arc::clone(self.0.resource_version())
+    }
+
+    /// The object of `key`.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.0.get(key).map(|entry| Arc::clone(&entry.object))
+    }
+
+    /// All objects, borrowed.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.0.iter().map(|entry| &entry.object)
+    }
+
+    /// All keys, borrowed.
+    pub fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.0.iter().map(|entry| &entry.key)
+    }
+
+    /// All objects.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        let mut objects = Vec::with_capacity(self.len());
+        objects.extend(self.iter().map(Arc::clone));
+        objects
+    }
+
+    /// All objects in the order of their keys.
+    pub fn list_sorted(&self) -> Vec<Arc<K>> {
+        let mut entries: Vec<_> = self.0.iter().collect();
+        entries.sort_unstable_by(|left, right| left.key.cmp(&right.key));
+        entries
+            .into_iter()
+            .map(|entry| Arc::clone(&entry.object))
+            .collect()
+    }
+
+    /// The objects of one namespace.
+    pub fn namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.by_index(NAMESPACE_INDEX, namespace)
+            .unwrap_or_default()
+    }
+
+    /// The objects whose labels match, in all namespaces or in one.
+    pub fn select(&self, namespace: Option<&str>, labels: &Selector) -> Vec<Arc<K>> {
+        let matches = |object: &Arc<K>| match &object.meta().labels {
+            Some(present) => labels.matches(present),
+            None => labels.matches(&Default::default()),
+        };
+        match namespace {
+            None => self
+                .iter()
+                .filter(|object| matches(object))
+                .map(Arc::clone)
+                .collect(),
+            Some(namespace) => {
+                let mut objects = self.namespace(namespace);
+                objects.retain(matches);
+                objects
+            }
+        }
+    }
+
+    /// The objects for which the index gives `value`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Arc<K>>, Error> {
+        let mut objects = Vec::with_capacity(self.0.count_by_index(index, value)?);
+        objects.extend(
+            self.0
+                .keys_by_index(index, value)?
+                .filter_map(|key| self.get(key)),
+        );
+        Ok(objects)
+    }
+
+    /// Keys of the objects for which the index gives `value`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn index_keys(&self, index: &str, value: &str) -> Result<Vec<ObjectKey>, Error> {
+        Ok(self.0.keys_by_index(index, value)?.cloned().collect())
+    }
+
+    /// All values that the index has objects for.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn index_values(&self, index: &str) -> Result<Vec<Arc<str>>, Error> {
+        Ok(self.0.index_values(index)?.map(Arc::clone).collect())
+    }
+}

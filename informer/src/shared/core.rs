@@ -1,0 +1,344 @@
+//! Store and handlers behind one lock, so that a handler that joins misses and repeats nothing.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube_core::Resource;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::progress::Progress;
+use super::subscriber::{Callback, HandlerOptions, Registration, Subscriber};
+use crate::store::{BuildUp, Change, Delta, Store};
+use crate::{Error, Event, ObjectKey};
+
+/// Shortest resync period.
+const MIN_RESYNC: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Core<K> {
+    pub(crate) store: Store<K>,
+    pub(crate) progress: Arc<Progress>,
+    fanout: Mutex<Fanout<K>>,
+    resync_changed: Notify,
+    crash: Mutex<Option<Box<dyn Any + Send>>>,
+    crashed: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Fanout<K> {
+    members: Vec<Member<K>>,
+    phase: Phase,
+    /// The first list has been handed out.
+    synced: bool,
+    /// Least resync period at the start; later handlers cannot go below it.
+    check_period: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Member<K> {
+    subscriber: Arc<Subscriber<K>>,
+    resync: Option<Resync>,
+}
+
+#[derive(Debug)]
+struct Resync {
+    period: Duration,
+    due: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    Running {
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    },
+    Stopped,
+}
+
+/// What a running informer owns: its handlers' tasks and their stop.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+}
+
+impl<K: Resource + Send + Sync + 'static> Core<K> {
+    pub(crate) fn new(progress: Arc<Progress>) -> Self {
+        Self {
+            store: Store::new(),
+            progress,
+            fanout: Mutex::new(Fanout {
+                members: Vec::new(),
+                phase: Phase::Idle,
+                synced: false,
+                check_period: None,
+            }),
+            resync_changed: Notify::new(),
+            crash: Mutex::new(None),
+            crashed: CancellationToken::new(),
+        }
+    }
+
+    /// Adds a handler; where objects are stored already, it gets each of them first.
+    pub(super) fn subscribe(
+        self: &Arc<Self>,
+        name: String,
+        callback: Callback<K>,
+        options: HandlerOptions,
+        default_resync: Duration,
+    ) -> Result<Registration, Error> {
+        let mut fanout = self.fanout.lock();
+        if matches!(fanout.phase, Phase::Stopped) {
+            return Err(Error::Stopped {
+                informer: self.progress.name().to_owned(),
+            });
+        }
+        let replay = self
+            .store
+            .version()
+            .iter()
+            .map(|entry| Arc::clone(&entry.object))
+            .collect();
+        let period = options.resync.unwrap_or(default_resync);
+        let subscriber = Arc::new(Subscriber::new(
+            name,
+            Arc::clone(&self.progress),
+            callback,
+            options,
+            replay,
+        ));
+        if fanout.synced {
+            subscriber.queue.push_synced();
+        }
+        let resync = (!period.is_zero()).then(|| {
+            let period = period
+                .max(fanout.check_period.unwrap_or(MIN_RESYNC))
+                .max(MIN_RESYNC);
+            let running = matches!(fanout.phase, Phase::Running { .. });
+            Resync {
+                period,
+                due: running.then(|| Instant::now() + period),
+            }
+        });
+        if let Phase::Running { tasks, stop } = &fanout.phase {
+            self.spawn(&subscriber, tasks, stop);
+        }
+        let registration = Registration(Arc::clone(&subscriber.shared));
+        fanout.members.push(Member { subscriber, resync });
+        self.resync_changed.notify_one();
+        Ok(registration)
+    }
+
+    /// Whether the registration was one of this informer's and is now removed.
+    pub(super) fn owns(&self, registration: &Registration) -> bool {
+        self.fanout
+            .lock()
+            .members
+            .iter()
+            .any(|member| Arc::ptr_eq(&member.subscriber.shared, &registration.0))
+    }
+
+    /// Waiting events by handler.
+    pub(super) fn queue_lengths(&self) -> Vec<(String, usize)> {
+        let fanout = self.fanout.lock();
+        let named = |member: &Member<K>| {
+            let registration = Registration(Arc::clone(&member.subscriber.shared));
+            (
+                registration.handler_name().to_owned(),
+                member.subscriber.queue.len(),
+            )
+        };
+        fanout
+            .members
+            .iter()
+            .filter(|m| !m.subscriber.is_removed())
+            .map(named)
+            .collect()
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        subscriber: &Arc<Subscriber<K>>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        let core = Arc::clone(self);
+        let crash = move |panic| {
+            *core.crash.lock() = Some(panic);
+            core.crashed.cancel();
+        };
+        tasks.spawn(Arc::clone(subscriber).deliver(stop.clone(), crash));
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.fanout.lock().phase, Phase::Idle)
+    }
+
+    /// Starts the handlers' tasks. Only the first call succeeds.
+    pub(crate) fn start(self: &Arc<Self>) -> Result<Running, Error> {
+        let mut fanout = self.fanout.lock();
+        if !matches!(fanout.phase, Phase::Idle) {
+            return Err(Error::AlreadyRan {
+                informer: self.progress.name().to_owned(),
+            });
+        }
+        let running = Running {
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        };
+        let now = Instant::now();
+        for member in &mut fanout.members {
+            self.spawn(&member.subscriber, &running.tasks, &running.stop);
+            if let Some(resync) = &mut member.resync {
+                resync.due = Some(now + resync.period);
+            }
+        }
+        fanout.check_period = fanout
+            .members
+            .iter()
+            .filter_map(|m| Some(m.resync.as_ref()?.period))
+            .min();
+        fanout.phase = Phase::Running {
+            tasks: running.tasks.clone(),
+            stop: running.stop.clone(),
+        };
+        Ok(running)
+    }
+
+    /// Ends deliveries; from here on nothing is added or handed out.
+    pub(crate) fn stop(&self) {
+        let mut fanout = self.fanout.lock();
+        if let Phase::Running { tasks, stop } = std::mem::replace(&mut fanout.phase, Phase::Stopped)
+        {
+            stop.cancel();
+            tasks.close();
+        }
+    }
+
+    /// Resolves with the panic of a handler that may not survive one.
+    pub(crate) async fn crashed(&self) -> Box<dyn Any + Send> {
+        loop {
+            self.crashed.cancelled().await;
+            if let Some(panic) = self.crash.lock().take() {
+                return panic;
+            }
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Applies the steps of a watch to store and handlers. Never waits for a handler.
+    ///
+    /// Returns the key of an object that was announced as new at a version already passed.
+    pub(crate) fn apply(
+        &self,
+        deltas: Vec<Delta<K>>,
+        resource_version: Option<&str>,
+        strict_adds: bool,
+    ) -> Option<ObjectKey> {
+        let mut fanout = self.fanout.lock();
+        let applied = self.store.apply(deltas, resource_version, strict_adds);
+        fanout.hand_out(applied.changes, false);
+        applied.began_anew
+    }
+
+    /// Makes a list the content of the store, and of every handler's view.
+    pub(crate) fn replace(&self, built: BuildUp<K>, resource_version: &str) {
+        let mut fanout = self.fanout.lock();
+        let changes = self.store.replace(built, resource_version);
+        let first = !std::mem::replace(&mut fanout.synced, true);
+        fanout.hand_out(changes, first);
+        if first {
+            for member in &fanout.members {
+                member.subscriber.queue.push_synced();
+            }
+        }
+        self.progress.synced.open();
+    }
+
+    /// Sends every object again to the handlers that are due, for as long as it is polled.
+    pub(crate) async fn resync(&self) -> std::convert::Infallible {
+        loop {
+            match self.next_resync() {
+                Some(due) => tokio::select! {
+                    () = tokio::time::sleep_until(due) => self.resync_due(Instant::now()),
+                    () = self.resync_changed.notified() => {}
+                },
+                None => self.resync_changed.notified().await,
+            }
+        }
+    }
+
+    fn next_resync(&self) -> Option<Instant> {
+        self.fanout
+            .lock()
+            .members
+            .iter()
+            .filter_map(|m| m.resync.as_ref()?.due)
+            .min()
+    }
+
+    fn resync_due(&self, now: Instant) {
+        let mut fanout = self.fanout.lock();
+        let synced = fanout.synced;
+        let version = self.store.version();
+        for member in &mut fanout.members {
+            let Some(Resync {
+                period,
+                due: Some(due),
+            }) = &mut member.resync
+            else {
+                continue;
+            };
+            if *due > now {
+                continue;
+            }
+            while *due <= now {
+                *due += *period;
+            }
+            if !synced {
+                continue;
+            }
+            for entry in version.iter() {
+                member.subscriber.queue.push(Event::Updated {
+                    old: Arc::clone(&entry.object),
+                    new: Arc::clone(&entry.object),
+                });
+            }
+        }
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Fanout<K> {
+    fn hand_out(&mut self, changes: Vec<Change<K>>, initial: bool) {
+        self.members
+            .retain(|member| !member.subscriber.is_removed());
+        for change in changes {
+            let event = match change {
+                Change::Added(object) => Event::Added {
+                    object,
+                    is_in_initial_list: initial,
+                },
+                Change::Updated { old, new } => Event::Updated { old, new },
+                Change::Deleted {
+                    object,
+                    final_state_known,
+                } => Event::Deleted {
+                    object,
+                    final_state_known,
+                },
+            };
+            if let Some((last, others)) = self.members.split_last() {
+                for member in others {
+                    member.subscriber.queue.push(event.clone());
+                }
+                last.subscriber.queue.push(event);
+            }
+        }
+    }
+}

@@ -1,0 +1,518 @@
+//! The shared informer: one reflector and store, any number of handlers.
+
+mod core;
+mod progress;
+mod queue;
+mod subscriber;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kube_core::Resource;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use self::subscriber::Callback;
+use crate::lister::Lister;
+use crate::reflector::{
+    self, ErrorHandler, KindMissing, OnMalformed, OnMissingKind, Reflector, ReflectorBackoff,
+    Transform,
+};
+use crate::source::{Cut, KubeSource, ListWatch, Scope};
+use crate::synced::Synced;
+use crate::{AsyncHandler, BoxError, Cause, Error, Handler};
+
+pub(crate) use self::core::Core;
+pub(crate) use self::progress::Progress;
+pub use self::progress::{Stats, Status};
+pub use self::queue::Buffer;
+pub use self::subscriber::{HandlerOptions, OnPanic, OnStop, Registration};
+
+/// Shortest value for the least watch timeout.
+const MIN_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How an informer lists, watches and hands out.
+#[derive(Clone)]
+pub struct InformerOptions<K> {
+    /// Namespace to look at; `None` for all, and for kinds of cluster scope.
+    pub namespace: Option<String>,
+    /// Label selector, as `kubectl -l` takes it.
+    pub label_selector: Option<String>,
+    /// Field selector, as `kubectl --field-selector` takes it.
+    pub field_selector: Option<String>,
+    /// Parts of objects that are left out while reading.
+    pub cut: Cut,
+    /// How often handlers get every object again, unless they say otherwise. Zero is never.
+    pub resync: Duration,
+    /// Changes each object before it is stored.
+    pub transform: Option<Transform<K>>,
+    /// Told of every failure of list and watch, after it was logged.
+    pub error_handler: Option<ErrorHandler>,
+    /// What happens with an object that cannot be read.
+    pub on_malformed: OnMalformed,
+    /// What happens while the server does not know the kind.
+    pub on_missing_kind: OnMissingKind,
+    /// Take the first list from the newest state instead of the server's cache, which may lag.
+    pub consistent_first_list: bool,
+    /// Objects per page of a list; `None` leaves the choice to the protocol's rules (500 where
+    /// pages are of use).
+    pub page_size: Option<u32>,
+    /// Longest time for one list call.
+    pub list_timeout: Duration,
+    /// Longest time for a watch to be answered.
+    pub open_timeout: Duration,
+    /// A watch ends after a random time between this and twice this; at least 5 minutes.
+    pub min_watch_timeout: Duration,
+    /// Waits after failures.
+    pub backoff: ReflectorBackoff,
+    /// How long a server failure (500) inside a watch is met by watching again instead of
+    /// listing. Zero is never.
+    pub internal_error_window: Duration,
+}
+
+impl<K> Default for InformerOptions<K> {
+    /// All namespaces, no selectors, `managedFields` cut, no resync.
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            label_selector: None,
+            field_selector: None,
+            cut: Cut::default(),
+            resync: Duration::ZERO,
+            transform: None,
+            error_handler: None,
+            on_malformed: OnMalformed::default(),
+            on_missing_kind: OnMissingKind::default(),
+            consistent_first_list: false,
+            page_size: None,
+            list_timeout: Duration::from_secs(60),
+            open_timeout: Duration::from_secs(15),
+            min_watch_timeout: MIN_WATCH_TIMEOUT,
+            backoff: ReflectorBackoff::default(),
+            internal_error_window: Duration::ZERO,
+        }
+    }
+}
+
+impl<K> fmt::Debug for InformerOptions<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InformerOptions")
+            .field("namespace", &self.namespace)
+            .field("label_selector", &self.label_selector)
+            .field("field_selector", &self.field_selector)
+            .field("resync", &self.resync)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keeps a cache of one kind equal to the server and tells handlers of each change.
+///
+/// Clones share one cache. Nothing happens before [`Informer::run`]; handlers and indexes may be
+/// added before and after.
+pub struct Informer<K> {
+    inner: Arc<Inner<K>>,
+}
+
+struct Inner<K> {
+    core: Arc<Core<K>>,
+    source: Arc<dyn ListWatch<K>>,
+    options: reflector::Options,
+    resync: Duration,
+    hooks: Mutex<Hooks<K>>,
+}
+
+struct Hooks<K> {
+    transform: Option<Transform<K>>,
+    error_handler: Option<ErrorHandler>,
+}
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<K> fmt::Debug for Informer<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Informer")
+            .field("of", &self.inner.core.progress.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> Informer<K>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+{
+    /// An informer over the API server that `client` talks to. Makes no request yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] names an option that cannot work.
+    pub fn new(client: kube_client::Client, options: InformerOptions<K>) -> Result<Self, Error> {
+        Self::for_kind(client, (), options)
+    }
+}
+
+impl<K> Informer<K>
+where
+    K: Resource + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Clone,
+{
+    /// An informer over a kind that is known at run time, such as for dynamic objects.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] names an option that cannot work.
+    pub fn for_kind(
+        client: kube_client::Client,
+        kind: K::DynamicType,
+        options: InformerOptions<K>,
+    ) -> Result<Self, Error> {
+        let scope = Scope {
+            namespace: options.namespace.clone(),
+            label_selector: options.label_selector.clone(),
+            field_selector: options.field_selector.clone(),
+        };
+        let name = kind_name::<K>(&kind);
+        let source = KubeSource::<K>::new(client, &kind, scope, options.cut, options.list_timeout);
+        Self::from_source(&name, source, options)
+    }
+}
+
+/// The kind with its group, where it has one.
+fn kind_name<K: Resource>(kind: &K::DynamicType) -> String {
+    let group = K::group(kind);
+    if group.is_empty() {
+        K::kind(kind).into_owned()
+    } else {
+        format!("{}.{group}", K::kind(kind))
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Informer<K> {
+    /// An informer over any source of objects; `kind` names it in messages.
+    ///
+    /// Namespace and selectors are the source's; those in `options` stand in messages alone.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] names an option that cannot work.
+    pub fn from_source(
+        kind: &str,
+        source: impl ListWatch<K>,
+        options: InformerOptions<K>,
+    ) -> Result<Self, Error> {
+        validate(&options)?;
+        let mut name = kind.to_owned();
+        if let Some(namespace) = &options.namespace {
+            name = format!("{name} in namespace {namespace}");
+        }
+        for (what, selector) in [
+            ("labels", &options.label_selector),
+            ("fields", &options.field_selector),
+        ] {
+            if let Some(selector) = selector {
+                name = format!("{name} with {what} {selector}");
+            }
+        }
+        let progress = Arc::new(Progress::new(name, kind.to_owned()));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                core: Arc::new(Core::new(progress)),
+                source: Arc::new(source),
+                resync: options.resync,
+                options: reflector::Options {
+                    consistent_first: options.consistent_first_list,
+                    page_size: options.page_size,
+                    list_timeout: options.list_timeout,
+                    open_timeout: options.open_timeout,
+                    min_watch_timeout: options.min_watch_timeout.max(MIN_WATCH_TIMEOUT),
+                    backoff: options.backoff,
+                    internal_error_window: options.internal_error_window,
+                    on_malformed: options.on_malformed,
+                    on_missing_kind: options.on_missing_kind,
+                },
+                hooks: Mutex::new(Hooks {
+                    transform: options.transform,
+                    error_handler: options.error_handler,
+                }),
+            }),
+        })
+    }
+
+    /// Kind and scope, as messages name this informer.
+    pub fn name(&self) -> &str {
+        self.inner.core.progress.name()
+    }
+
+    /// Adds an index from values to objects; a function may give none, one or many values.
+    ///
+    /// Objects in the cache are indexed at once. The function runs inside the write path, so it
+    /// should be short. One that panics leaves its object out of this index and is logged.
+    ///
+    /// # Errors
+    /// [`Error::IndexExists`] if the name is taken.
+    pub fn add_index(
+        &self,
+        name: &str,
+        function: impl Fn(&K) -> Vec<String> + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.add_fallible_index(name, move |object| Ok(function(object)))
+    }
+
+    /// As [`Informer::add_index`], with a function that may fail: then the object is left out of
+    /// this index, and the log says so with index, key and error.
+    ///
+    /// # Errors
+    /// [`Error::IndexExists`] if the name is taken.
+    pub fn add_fallible_index(
+        &self,
+        name: &str,
+        function: impl Fn(&K) -> Result<Vec<String>, BoxError> + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.inner.core.store.add_index(name, function)
+    }
+
+    /// Adds a handler with the default options.
+    ///
+    /// If objects are stored already, the handler gets each of them first, marked as of the
+    /// initial list, then every later event, without gap and without repetition.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the informer has stopped.
+    pub fn add_handler(
+        &self,
+        name: impl Into<String>,
+        handler: impl Handler<K>,
+    ) -> Result<Registration, Error> {
+        self.add_handler_with(name, handler, HandlerOptions::default())
+    }
+
+    /// Adds a handler.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the informer has stopped.
+    pub fn add_handler_with(
+        &self,
+        name: impl Into<String>,
+        handler: impl Handler<K>,
+        options: HandlerOptions,
+    ) -> Result<Registration, Error> {
+        let callback = Callback::Plain(Box::new(handler));
+        self.inner
+            .core
+            .subscribe(name.into(), callback, options, self.inner.resync)
+    }
+
+    /// Adds a handler that awaits.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the informer has stopped.
+    pub fn add_async_handler(
+        &self,
+        name: impl Into<String>,
+        handler: impl AsyncHandler<K>,
+        options: HandlerOptions,
+    ) -> Result<Registration, Error> {
+        let callback = Callback::from_async(handler);
+        self.inner
+            .core
+            .subscribe(name.into(), callback, options, self.inner.resync)
+    }
+
+    /// Removes a handler of this informer, as [`Registration::shutdown`] does. One of another
+    /// informer stays in place, and the answer is `false`.
+    ///
+    /// # Errors
+    /// [`Error::OwnCallback`] inside the handler itself, which is removed nevertheless.
+    pub async fn remove_handler(&self, registration: &Registration) -> Result<bool, Error> {
+        if !self.inner.core.owns(registration) {
+            return Ok(false);
+        }
+        registration.shutdown().await?;
+        Ok(true)
+    }
+
+    /// Sets what changes each object before it is stored.
+    ///
+    /// # Errors
+    /// [`Error::Started`] after the start.
+    pub fn set_transform(&self, transform: Transform<K>) -> Result<(), Error> {
+        self.settle("transform", |hooks| hooks.transform = Some(transform))
+    }
+
+    /// Sets who is told of failures.
+    ///
+    /// # Errors
+    /// [`Error::Started`] after the start.
+    pub fn set_error_handler(&self, handler: ErrorHandler) -> Result<(), Error> {
+        self.settle("error handler", |hooks| hooks.error_handler = Some(handler))
+    }
+
+    fn settle(&self, what: &'static str, set: impl FnOnce(&mut Hooks<K>)) -> Result<(), Error> {
+        let mut hooks = self.inner.hooks.lock();
+        if !self.inner.core.is_idle() {
+            return Err(Error::Started {
+                what,
+                informer: self.name().to_owned(),
+            });
+        }
+        set(&mut hooks);
+        Ok(())
+    }
+
+    /// Read access to the cache.
+    pub fn lister(&self) -> Lister<K> {
+        Lister::new(Arc::clone(&self.inner.core))
+    }
+
+    /// Whether the first list is in the cache. Handlers may still be working through it; ask
+    /// their [`Registration`].
+    pub fn has_synced(&self) -> bool {
+        self.inner.core.progress.synced.is_open()
+    }
+
+    /// Resolves when the first list is in the cache. Cancel-safe.
+    pub async fn synced(&self) {
+        self.inner.core.progress.synced.wait().await;
+    }
+
+    /// Whether the informer ran and all of its tasks have ended.
+    pub fn is_stopped(&self) -> bool {
+        self.inner.core.progress.stopped.is_open()
+    }
+
+    /// State at this moment.
+    pub fn status(&self) -> Status {
+        let core = &self.inner.core;
+        let version = core.store.version();
+        Status {
+            kind: core.progress.kind.clone(),
+            synced: self.has_synced(),
+            resource_version: version.resource_version().to_string(),
+            objects: version.len(),
+            last_error: core.progress.last_error(),
+        }
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> Stats {
+        self.inner.core.progress.stats.read()
+    }
+
+    /// Number of waiting events of each handler, by the handler's name.
+    pub fn queue_lengths(&self) -> Vec<(String, usize)> {
+        self.inner.core.queue_lengths()
+    }
+
+    /// Lists, watches and delivers until `stop` is cancelled. Runs once.
+    ///
+    /// After the stop nothing more is stored, handlers end by their
+    /// [`OnStop`], and only then the call returns. A stop is no error. Dropping the future stops
+    /// as well, without waiting for the handlers' tasks.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyRan`] for a second run, which leaves the first alone;
+    /// [`Error::KindMissing`] under [`OnMissingKind::Stop`].
+    ///
+    /// # Panics
+    /// With the panic of a handler whose options say [`OnPanic::Crash`].
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
+        let core = &self.inner.core;
+        let running = core.start()?;
+        let guard = StopOnDrop(core);
+        let mut reflector = {
+            let mut hooks = self.inner.hooks.lock();
+            Reflector::new(
+                Arc::clone(&self.inner.source),
+                Arc::clone(core),
+                self.inner.options.clone(),
+                hooks.transform.take(),
+                hooks.error_handler.take(),
+            )
+        };
+        let mut crash = None;
+        let outcome = tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(()),
+            panic = core.crashed() => {
+                crash = Some(panic);
+                Ok(())
+            }
+            KindMissing(message) = reflector.run() => {
+                Err(Error::KindMissing { informer: self.name().to_owned(), message })
+            }
+            never = core.resync() => match never {},
+        };
+        // The reflector is gone before the handlers: what they drain does not grow.
+        drop(reflector);
+        drop(guard);
+        running.tasks.wait().await;
+        core.progress.stopped.open();
+        match crash {
+            Some(panic) => std::panic::resume_unwind(panic),
+            None => outcome,
+        }
+    }
+}
+
+struct StopOnDrop<'a, K: Resource + Send + Sync + 'static>(&'a Core<K>);
+
+impl<K: Resource + Send + Sync + 'static> Drop for StopOnDrop<'_, K> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Synced for Informer<K> {
+    fn name(&self) -> String {
+        Informer::name(self).to_owned()
+    }
+
+    fn has_synced(&self) -> bool {
+        Informer::has_synced(self)
+    }
+
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(Informer::synced(self))
+    }
+
+    fn blocked_by(&self) -> Option<(Cause, String)> {
+        self.inner.core.progress.last_error()
+    }
+}
+
+fn validate<K>(options: &InformerOptions<K>) -> Result<(), Error> {
+    let refuse = |option, problem: &str| {
+        Err(Error::InvalidOption {
+            option,
+            problem: problem.to_owned(),
+        })
+    };
+    if options.page_size == Some(0) {
+        return refuse(
+            "page_size",
+            "0 objects a page; give at least 1, or None for the default",
+        );
+    }
+    if options.namespace.as_deref() == Some("") {
+        return refuse("namespace", "empty; write None for all namespaces");
+    }
+    if options.list_timeout.is_zero() || options.open_timeout.is_zero() {
+        return refuse(
+            "list_timeout/open_timeout",
+            "zero leaves no time for any answer",
+        );
+    }
+    let backoff = &options.backoff;
+    if backoff.base.is_zero() || backoff.max < backoff.base {
+        return refuse("backoff", "base must be above zero and max not below base");
+    }
+    if !(0.0..=10.0).contains(&backoff.jitter) {
+        return refuse("backoff", "jitter must lie between 0 and 10");
+    }
+    Ok(())
+}

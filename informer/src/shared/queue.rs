@@ -1,0 +1,263 @@
+//! The events that wait for one handler.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::vec;
+
+use kube_core::Resource;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{Event, ObjectKey};
+
+/// What a handler's queue does when its handler does not keep up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffer {
+    /// Every event waits, however many they are.
+    Unbounded,
+    /// Above this number of waiting events, those of one object are merged: updates into one from
+    /// the first old to the last new state, an addition with its deletion into nothing. So no
+    /// more than two events per object wait beyond the limit.
+    Coalesce(usize),
+}
+
+impl Default for Buffer {
+    /// Merging above 100,000 events.
+    fn default() -> Self {
+        Self::Coalesce(100_000)
+    }
+}
+
+/// What a handler's task does next.
+#[derive(Debug)]
+pub(super) enum Step<K> {
+    Deliver(Event<K>),
+    /// All events of the initial state have been delivered.
+    Synced,
+}
+
+#[derive(Debug)]
+enum Slot<K> {
+    Event(Event<K>),
+    Synced,
+    /// An event that was merged away.
+    Dead,
+}
+
+/// What became of an event that met a waiting one of its object.
+#[derive(Debug)]
+enum Merged<K> {
+    /// The waiting event becomes this one.
+    Into(Event<K>),
+    /// Both are void.
+    Cancelled,
+}
+
+#[derive(Debug)]
+pub(super) struct Queue<K> {
+    state: Mutex<State<K>>,
+    ready: Notify,
+    buffer: Buffer,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    /// Objects that were there before a late handler, ahead of all slots.
+    replay: vec::IntoIter<Arc<K>>,
+    slots: VecDeque<Slot<K>>,
+    /// Number of the first slot, counted from the queue's beginning.
+    first: u64,
+    /// Slots that hold an event.
+    waiting: usize,
+    dead: usize,
+    /// While merging: the number of the last slot of each object.
+    last_of: Option<HashMap<ObjectKey, u64>>,
+}
+
+impl<K: Resource> Queue<K> {
+    pub(super) fn new(buffer: Buffer, replay: Vec<Arc<K>>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                replay: replay.into_iter(),
+                slots: VecDeque::new(),
+                first: 0,
+                waiting: 0,
+                dead: 0,
+                last_of: None,
+            }),
+            ready: Notify::new(),
+            buffer,
+        }
+    }
+
+    /// Events that wait, those of a replay included.
+    pub(super) fn len(&self) -> usize {
+        let state = self.state.lock();
+        state.replay.len() + state.waiting
+    }
+
+    pub(super) fn push(&self, event: Event<K>) {
+        self.state.lock().push(event, self.buffer);
+        self.ready.notify_one();
+    }
+
+    /// Marks the end of the initial state behind everything that waits now.
+    pub(super) fn push_synced(&self) {
+        self.state.lock().slots.push_back(Slot::Synced);
+        self.ready.notify_one();
+    }
+
+    /// The next step if there is one.
+    pub(super) fn try_next(&self) -> Option<Step<K>> {
+        self.state.lock().pop(self.buffer)
+    }
+
+    /// The next step, once there is one. Cancel-safe.
+    pub(super) async fn next(&self) -> Step<K> {
+        loop {
+            if let Some(step) = self.try_next() {
+                return step;
+            }
+            self.ready.notified().await;
+        }
+    }
+}
+
+impl<K: Resource> State<K> {
+    fn push(&mut self, event: Event<K>, buffer: Buffer) {
+        if let Buffer::Coalesce(limit) = buffer
+            && self.waiting >= limit
+        {
+            self.merge(event);
+            return;
+        }
+        if let Some(last_of) = &mut self.last_of {
+            last_of.insert(event.key(), self.first + self.slots.len() as u64);
+        }
+        self.append(event);
+    }
+
+    fn append(&mut self, event: Event<K>) {
+        self.slots.push_back(Slot::Event(event));
+        self.waiting += 1;
+    }
+
+    fn merge(&mut self, event: Event<K>) {
+        if self.last_of.is_none() {
+            self.last_of = Some(self.index());
+        }
+        let key = event.key();
+        let next = self.first + self.slots.len() as u64;
+        let last_of = self.last_of.as_mut().expect("made above");
+        let waiting = last_of.get(&key).and_then(|number| {
+            let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+            self.slots.get_mut(at)
+        });
+        let Some(slot @ Slot::Event(_)) = waiting else {
+            last_of.insert(key, next);
+            self.append(event);
+            return;
+        };
+        let Slot::Event(before) = std::mem::replace(slot, Slot::Dead) else {
+            unreachable!("matched as an event above")
+        };
+        match combine(&before, event) {
+            Ok(Merged::Into(merged)) => *slot = Slot::Event(merged),
+            Ok(Merged::Cancelled) => {
+                self.waiting -= 1;
+                self.dead += 1;
+                // An earlier deletion of the same key may wait before the slot that died; it
+                // must not be merged with what follows, which is another object's life.
+                last_of.remove(&key);
+                if self.dead > self.slots.len() / 2 {
+                    self.compact();
+                }
+            }
+            Err(event) => {
+                *slot = Slot::Event(before);
+                last_of.insert(key, next);
+                self.append(event);
+            }
+        }
+    }
+
+    fn compact(&mut self) {
+        self.slots.retain(|slot| !matches!(slot, Slot::Dead));
+        self.dead = 0;
+        self.first = 0;
+        self.last_of = Some(self.index());
+    }
+
+    fn index(&self) -> HashMap<ObjectKey, u64> {
+        (self.first..)
+            .zip(&self.slots)
+            .filter_map(|(number, slot)| match slot {
+                Slot::Event(event) => Some((event.key(), number)),
+                Slot::Synced | Slot::Dead => None,
+            })
+            .collect()
+    }
+
+    fn pop(&mut self, buffer: Buffer) -> Option<Step<K>> {
+        if let Some(object) = self.replay.next() {
+            if self.replay.len() == 0 {
+                self.replay = Vec::new().into_iter();
+            }
+            return Some(Step::Deliver(Event::Added {
+                object,
+                is_in_initial_list: true,
+            }));
+        }
+        loop {
+            let slot = self.slots.pop_front()?;
+            self.first += 1;
+            match slot {
+                Slot::Dead => self.dead -= 1,
+                Slot::Synced => return Some(Step::Synced),
+                Slot::Event(event) => {
+                    self.waiting -= 1;
+                    self.calm_down(buffer);
+                    return Some(Step::Deliver(event));
+                }
+            }
+        }
+    }
+
+    /// Gives memory back once the handler has caught up.
+    fn calm_down(&mut self, buffer: Buffer) {
+        if let Buffer::Coalesce(limit) = buffer
+            && self.last_of.is_some()
+            && self.waiting <= limit / 2
+        {
+            self.last_of = None;
+        }
+        if self.slots.is_empty() && self.slots.capacity() > 1024 {
+            self.slots = VecDeque::new();
+        }
+    }
+}
+
+/// What `event` makes of the one of the same object that waits `before` it; the event itself
+/// comes back as the error where both must stay.
+fn combine<K: Resource>(before: &Event<K>, event: Event<K>) -> Result<Merged<K>, Event<K>> {
+    use Event::{Added, Deleted, Updated};
+
+    Ok(match (before, event) {
+        (
+            Added {
+                is_in_initial_list, ..
+            },
+            Updated { new, .. },
+        ) => Merged::Into(Added {
+            object: new,
+            is_in_initial_list: *is_in_initial_list,
+        }),
+        (Added { .. }, Deleted { .. }) => Merged::Cancelled,
+        (Updated { old, .. }, Updated { new, .. }) => Merged::Into(Updated {
+            old: Arc::clone(old),
+            new,
+        }),
+        (Updated { .. }, gone @ Deleted { .. }) => Merged::Into(gone),
+        (_, event) => return Err(event),
+    })
+}

@@ -1,0 +1,313 @@
+//! One registered handler: its queue, its task and its registration.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kube_core::Resource;
+use tokio_util::sync::CancellationToken;
+
+use super::progress::Progress;
+use super::queue::{Buffer, Queue, Step};
+use crate::error::panic_text;
+use crate::synced::{Gate, Synced};
+use crate::{AsyncHandler, Cause, Error, Event, Handler};
+
+/// What to do with an event whose handler panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnPanic {
+    /// Log and count it, pause, go on with the next event.
+    Continue,
+    /// Let the panic go on out of [`Informer::run`](crate::Informer::run).
+    Crash,
+}
+
+/// What becomes of waiting events when the informer stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStop {
+    /// They are dropped; no call begins after the stop.
+    Drop,
+    /// They are delivered; `run` returns after the last of them.
+    Deliver,
+}
+
+/// How a handler is served.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HandlerOptions {
+    /// How often every object is sent again as an update to itself. `None` takes the informer's
+    /// [`resync`](crate::InformerOptions::resync), `Some(ZERO)` never; at least 1 s otherwise.
+    pub resync: Option<Duration>,
+    /// Bound of the queue.
+    pub buffer: Buffer,
+    /// What a panic leads to.
+    pub on_panic: OnPanic,
+    /// Pause after a panic.
+    pub panic_pause: Duration,
+    /// What a stop does with waiting events.
+    pub on_stop: OnStop,
+}
+
+impl Default for HandlerOptions {
+    /// No resync of its own, merging above 100,000 events, going on 1 s after a panic, dropping
+    /// what waits at a stop.
+    fn default() -> Self {
+        Self {
+            resync: None,
+            buffer: Buffer::default(),
+            on_panic: OnPanic::Continue,
+            panic_pause: Duration::from_secs(1),
+            on_stop: OnStop::Drop,
+        }
+    }
+}
+
+tokio::task_local! {
+    /// The handler whose call is running on this task.
+    static CURRENT: u64;
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+pub(super) enum Callback<K> {
+    Plain(Box<dyn Handler<K>>),
+    Async(Box<dyn Fn(Event<K>) -> BoxFuture<'static, ()> + Send + Sync>),
+}
+
+impl<K: Send + Sync + 'static> Callback<K> {
+    pub(super) fn from_async(handler: impl AsyncHandler<K>) -> Self {
+        let handler = Arc::new(handler);
+        Self::Async(Box::new(move |event| {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move { handler.on_event(event).await })
+        }))
+    }
+}
+
+impl<K> fmt::Debug for Callback<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plain(_) => "Plain",
+            Self::Async(_) => "Async",
+        })
+    }
+}
+
+/// The part of a handler that does not depend on the kind.
+#[derive(Debug)]
+pub(super) struct Shared {
+    id: u64,
+    name: String,
+    informer: Arc<Progress>,
+    synced: Gate,
+    started: AtomicBool,
+    ended: Gate,
+    removed: CancellationToken,
+}
+
+#[derive(Debug)]
+pub(super) struct Subscriber<K> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: Queue<K>,
+    pub(super) options: HandlerOptions,
+    callback: Callback<K>,
+}
+
+impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
+    pub(super) fn new(
+        name: String,
+        informer: Arc<Progress>,
+        callback: Callback<K>,
+        options: HandlerOptions,
+        replay: Vec<Arc<K>>,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                name,
+                informer,
+                synced: Gate::new(),
+                started: AtomicBool::new(false),
+                ended: Gate::new(),
+                removed: CancellationToken::new(),
+            }),
+            queue: Queue::new(options.buffer, replay),
+            options,
+            callback,
+        }
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.shared.removed.is_cancelled()
+    }
+
+    /// Delivers until the handler is removed or `stop` is cancelled. A panic that may not be
+    /// survived is handed to `crash`.
+    pub(super) async fn deliver(
+        self: Arc<Self>,
+        stop: CancellationToken,
+        crash: impl FnOnce(Box<dyn std::any::Any + Send>),
+    ) {
+        self.shared.started.store(true, Ordering::Release);
+        let ended = OpenOnDrop(&self.shared.ended);
+        let result = tokio::select! {
+            biased;
+            () = self.shared.removed.cancelled() => Ok(()),
+            result = self.deliver_until(&stop) => result,
+        };
+        drop(ended);
+        if let Err(panic) = result {
+            crash(panic);
+        }
+    }
+
+    async fn deliver_until(
+        &self,
+        stop: &CancellationToken,
+    ) -> Result<(), Box<dyn std::any::Any + Send>> {
+        loop {
+            let step = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                step = self.queue.next() => step,
+            };
+            let work = self.step(step);
+            if self.options.on_stop == OnStop::Deliver {
+                work.await?;
+            } else {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break,
+                    done = work => done?,
+                }
+            }
+            // A handler with a long queue must not keep its thread from others.
+            tokio::task::coop::consume_budget().await;
+        }
+        if self.options.on_stop == OnStop::Deliver {
+            while let Some(step) = self.queue.try_next() {
+                self.step(step).await?;
+                tokio::task::coop::consume_budget().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&self, step: Step<K>) -> Result<(), Box<dyn std::any::Any + Send>> {
+        let event = match step {
+            Step::Synced => {
+                self.shared.synced.open();
+                return Ok(());
+            }
+            Step::Deliver(event) => event,
+        };
+        let key = event.key();
+        let id = self.shared.id;
+        let outcome = match &self.callback {
+            Callback::Plain(handler) => catch_unwind(AssertUnwindSafe(|| {
+                CURRENT.sync_scope(id, || handler.on_event(&event));
+            })),
+            Callback::Async(handler) => {
+                let call = CURRENT.scope(id, async { handler(event).await });
+                AssertUnwindSafe(call).catch_unwind().await
+            }
+        };
+        let Err(panic) = outcome else { return Ok(()) };
+        self.shared
+            .informer
+            .stats
+            .handler_panics
+            .fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            informer = self.shared.informer.name(),
+            handler = self.shared.name,
+            %key,
+            panic = panic_text(&*panic),
+            "handler panicked"
+        );
+        match self.options.on_panic {
+            OnPanic::Crash => Err(panic),
+            OnPanic::Continue => {
+                tokio::time::sleep(self.options.panic_pause).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Tells that a task ended, also when it is dropped in between.
+struct OpenOnDrop<'a>(&'a Gate);
+
+impl Drop for OpenOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+/// A handler's place in an informer. Cheap to clone; dropping it leaves the handler in place.
+#[derive(Clone, Debug)]
+pub struct Registration(pub(super) Arc<Shared>);
+
+impl Registration {
+    /// The handler's name.
+    pub fn handler_name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Whether the informer has synced and this handler has been through its initial events.
+    pub fn has_synced(&self) -> bool {
+        self.0.synced.is_open()
+    }
+
+    /// Resolves when [`Registration::has_synced`] holds; never, if that does not come to be.
+    /// Cancel-safe.
+    pub async fn synced(&self) {
+        self.0.synced.wait().await;
+    }
+
+    /// Removes the handler and waits until no call of it runs and none can begin.
+    ///
+    /// Events that wait are dropped, and so is a running async call at its next await. Removing a
+    /// handler again does nothing. Cancel-safe: the removal goes on.
+    ///
+    /// # Errors
+    /// [`Error::OwnCallback`] inside the handler itself, which is removed nevertheless.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        self.0.removed.cancel();
+        if CURRENT.try_with(|id| *id == self.0.id).unwrap_or(false) {
+            return Err(Error::OwnCallback {
+                handler: self.0.name.clone(),
+            });
+        }
+        if self.0.started.load(Ordering::Acquire) {
+            self.0.ended.wait().await;
+        }
+        Ok(())
+    }
+}
+
+impl Synced for Registration {
+    fn name(&self) -> String {
+        format!("handler {} of {}", self.0.name, self.0.informer.name())
+    }
+
+    fn has_synced(&self) -> bool {
+        Registration::has_synced(self)
+    }
+
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(Registration::synced(self))
+    }
+
+    fn blocked_by(&self) -> Option<(Cause, String)> {
+        if self.0.informer.synced.is_open() {
+            None
+        } else {
+            self.0.informer.last_error()
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! From the bytes of a watch to its events.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::{Buf as _, BytesMut};
+use kube_core::{Resource, Status};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::decode::Decoder;
+use super::scan::MAX_VALUE;
+use super::{Error, Malformed, WatchEvent};
+use crate::ObjectKey;
+
+/// Annotation on the bookmark that ends a streamed initial state.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// The envelope of one event, with the object left as text.
+#[derive(Deserialize)]
+struct Frame<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct BookmarkObject<'a> {
+    #[serde(borrow)]
+    metadata: BookmarkMeta<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BookmarkMeta<'a> {
+    #[serde(borrow)]
+    resource_version: Cow<'a, str>,
+    #[serde(default)]
+    annotations: Option<std::collections::HashMap<String, String>>,
+}
+
+/// Reads frames out of chunks that may be cut anywhere.
+#[derive(Debug)]
+pub(crate) struct FrameReader<K> {
+    decoder: Arc<Decoder<K>>,
+    buffer: BytesMut,
+    /// Bytes of the buffer known to hold no line end.
+    searched: usize,
+    /// The body is not made of frames; it is kept whole, as it may be a status.
+    status: Option<Vec<u8>>,
+    any: bool,
+}
+
+impl<K: Resource + DeserializeOwned> FrameReader<K> {
+    pub(crate) fn new(decoder: Arc<Decoder<K>>) -> Self {
+        Self {
+            decoder,
+            buffer: BytesMut::new(),
+            searched: 0,
+            status: None,
+            any: false,
+        }
+    }
+
+    /// Takes the next bytes and adds the events that they complete to `events`.
+    ///
+    /// # Errors
+    /// Bytes that are no frame. Events read before stand in `events`.
+    pub(crate) fn push(
+        &mut self,
+        chunk: &[u8],
+        events: &mut Vec<WatchEvent<K>>,
+    ) -> Result<(), Error> {
+        if let Some(body) = &mut self.status {
+            return collect(body, chunk);
+        }
+        self.buffer.extend_from_slice(chunk);
+        while let Some(length) = self.line_length() {
+            let line = &self.buffer[..length];
+            if !line.iter().all(u8::is_ascii_whitespace) {
+                match serde_json::from_slice::<Frame<'_>>(line) {
+                    Ok(frame) => {
+                        let event = read(&self.decoder, &frame)?;
+                        events.push(event);
+                        self.any = true;
+                    }
+                    // A status is printed over many lines by some servers, so the first line
+                    // that is no frame decides that nothing is.
+                    Err(_) if !self.any => {
+                        return collect(self.status.insert(Vec::new()), &self.buffer);
+                    }
+                    Err(error) => {
+                        let problem = format!(
+                            "a line of {length} bytes in a watch is no event (line {} column {})",
+                            error.line(),
+                            error.column()
+                        );
+                        return Err(Error::Answer(problem));
+                    }
+                }
+            }
+            self.buffer.advance(length + 1);
+            self.searched = 0;
+        }
+        if self.buffer.len() > MAX_VALUE {
+            return Err(Error::Answer(format!(
+                "an event of more than {MAX_VALUE} bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The body has ended. An unfinished event is dropped: it comes again after a resume.
+    ///
+    /// # Errors
+    /// The status that the body was, if it was not made of events.
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
+        if self.status.is_none() && !self.any && !self.buffer.is_empty() {
+            // The whole body is one line without an end.
+            if serde_json::from_slice::<Frame<'_>>(&self.buffer).is_ok() {
+                return Ok(());
+            }
+            self.status = Some(self.buffer.to_vec());
+        }
+        match self.status {
+            None => Ok(()),
+            Some(body) => match serde_json::from_slice::<Status>(&body) {
+                Ok(status) if status.is_failure() => Err(Error::status(status)),
+                _ => Err(Error::Answer(format!(
+                    "{} bytes that are no events",
+                    body.len()
+                ))),
+            },
+        }
+    }
+
+    fn line_length(&mut self) -> Option<usize> {
+        let found = self.buffer[self.searched..]
+            .iter()
+            .position(|byte| *byte == b'\n');
+        match found {
+            Some(at) => Some(self.searched + at),
+            None => {
+                self.searched = self.buffer.len();
+                None
+            }
+        }
+    }
+}
+
+fn collect(body: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Error> {
+    body.extend_from_slice(chunk);
+    if body.len() > MAX_VALUE {
+        return Err(Error::Answer(format!(
+            "more than {MAX_VALUE} bytes that are no events"
+        )));
+    }
+    Ok(())
+}
+
+fn read<K: Resource + DeserializeOwned>(
+    decoder: &Decoder<K>,
+    frame: &Frame<'_>,
+) -> Result<WatchEvent<K>, Error> {
+    let wrap: fn(K) -> WatchEvent<K> = match &*frame.kind {
+        "ADDED" => WatchEvent::Added,
+        "MODIFIED" => WatchEvent::Modified,
+        "DELETED" => WatchEvent::Deleted,
+        "BOOKMARK" => return Ok(bookmark(decoder, frame.object.get())),
+        "ERROR" => {
+            return match serde_json::from_str(frame.object.get()) {
+                Ok(status) => Ok(WatchEvent::Error(Box::new(status))),
+                Err(_) => Err(Error::Answer("an error event without a status".to_owned())),
+            };
+        }
+        _ => {
+            let problem = "unknown type of event".to_owned();
+            return Ok(WatchEvent::Malformed(nameless(decoder, "type", problem)));
+        }
+    };
+    let deleted = &*frame.kind == "DELETED";
+    Ok(
+        match decoder.object(frame.object.get().as_bytes(), deleted) {
+            Ok(object) => wrap(object),
+            Err(malformed) => WatchEvent::Malformed(malformed),
+        },
+    )
+}
+
+fn bookmark<K: Resource + DeserializeOwned>(decoder: &Decoder<K>, text: &str) -> WatchEvent<K> {
+    match serde_json::from_str::<BookmarkObject<'_>>(text) {
+        Ok(BookmarkObject { metadata }) => WatchEvent::Bookmark {
+            resource_version: metadata.resource_version.into_owned(),
+            initial_events_end: metadata
+                .annotations
+                .is_some_and(|all| all.get(INITIAL_EVENTS_END).is_some_and(|end| end == "true")),
+        },
+        Err(_) => {
+            let problem = "a bookmark without a resource version".to_owned();
+            WatchEvent::Malformed(nameless(decoder, "object", problem))
+        }
+    }
+}
+
+fn nameless<K: Resource + DeserializeOwned>(
+    decoder: &Decoder<K>,
+    path: &str,
+    problem: String,
+) -> Malformed {
+    Malformed {
+        kind: decoder.kind().to_owned(),
+        key: None::<ObjectKey>,
+        uid: None,
+        resource_version: None,
+        path: path.to_owned(),
+        problem,
+        deleted: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use proptest::prelude::*;
+
+    use super::super::Cut;
+    use super::*;
+
+    fn reader() -> FrameReader<ConfigMap> {
+        FrameReader::new(Arc::new(Decoder::new(&(), Cut::default())))
+    }
+
+    /// Events as short texts, and how the stream ended.
+    fn play(pieces: &[&[u8]]) -> (Vec<String>, Result<(), String>) {
+        let mut reader = reader();
+        let mut events = Vec::new();
+        let pushed = pieces
+            .iter()
+            .try_for_each(|piece| reader.push(piece, &mut events));
+        let end = pushed
+            .and_then(|()| reader.finish())
+            .map_err(|error| error.to_string());
+        let name = |object: &ConfigMap| object.metadata.name.clone().unwrap_or_default();
+        let shown = events
+            .iter()
+            .map(|event| match event {
+                WatchEvent::Added(object) => format!("+{}", name(object)),
+                WatchEvent::Modified(object) => format!("~{}", name(object)),
+                WatchEvent::Deleted(object) => format!("-{}", name(object)),
+                WatchEvent::Bookmark {
+                    resource_version,
+                    initial_events_end,
+                } => {
+                    format!(
+                        "@{resource_version}{}",
+                        if *initial_events_end { "!" } else { "" }
+                    )
+                }
+                WatchEvent::Malformed(malformed) => format!("?{}", malformed.path),
+                WatchEvent::Error(status) => format!("E{}", status.code),
+            })
+            .collect();
+        (shown, end)
+    }
+
+    const STREAM: &str = concat!(
+        r#"{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"x":"\n{\"é"}}}"#,
+        "\n",
+        r#"{"object":{"metadata":{"name":"b"}},"type":"MODIFIED"}"#,
+        "\r\n\n",
+        r#"{"type":"BOOKMARK","object":{"kind":"ConfigMap","metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+        "\n",
+        r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"10","annotations":null}}}"#,
+        "\n",
+        r#"{"type":"ADDED","object":{"metadata":{"name":"c"},"data":5}}"#,
+        "\n",
+        r#"{"type":"EXTENDED","object":{}}"#,
+        "\n",
+        r#"{"type":"DELETED","object":{"metadata":{"name":"a"}}}"#,
+        "\n",
+        r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","status":"Failure"}}"#,
+        "\n",
+    );
+    const EVENTS: [&str; 8] = ["+a", "~b", "@9!", "@10", "?data", "?type", "-a", "E410"];
+
+    #[test]
+    fn a_watch_may_be_cut_at_every_byte() {
+        let bytes = STREAM.as_bytes();
+        for at in 0..=bytes.len() {
+            let (events, end) = play(&[&bytes[..at], &bytes[at..]]);
+            assert_eq!(
+                (events.as_slice(), end),
+                (&EVENTS.map(str::to_owned)[..], Ok(())),
+                "{at}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_watch_may_break_off_at_every_byte_and_gives_the_whole_events_before() {
+        let bytes = STREAM.as_bytes();
+        for at in 0..bytes.len() {
+            let (events, end) = play(&[&bytes[..at]]);
+            let whole = bytes[..at].iter().filter(|byte| **byte == b'\n').count();
+            assert!(EVENTS.starts_with(&events.iter().map(String::as_str).collect::<Vec<_>>()[..]));
+            assert!(events.len() + 1 >= whole, "{at}");
+            // Before the first event the rest of a line could as well be a status.
+            assert!(end.is_ok() || events.is_empty(), "{at}: {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_over_many_lines_is_one_error() {
+        let status = "{\n  \"kind\": \"Status\",\n  \"status\": \"Failure\",\n  \"message\": \"too old\",\n  \"reason\": \"Expired\",\n  \"code\": 410\n}";
+        for at in 0..=status.len() {
+            let (events, end) = play(&[&status.as_bytes()[..at], &status.as_bytes()[at..]]);
+            assert_eq!(events, Vec::<String>::new());
+            assert_eq!(end, Err("server answered 410 Expired: too old".to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_ends_the_stream_with_an_error() {
+        assert!(play(&[b"404 page not found\n"]).1.is_err());
+        assert!(play(&[b"404 page not found"]).1.is_err());
+        let (events, end) = play(&[STREAM.as_bytes(), b"junk\n"]);
+        assert_eq!(events.len(), EVENTS.len());
+        assert!(end.unwrap_err().contains("a line of 4 bytes"));
+    }
+
+    #[test]
+    fn an_endless_line_is_an_error() {
+        let mut reader = reader();
+        let chunk = vec![b'x'; 1 << 20];
+        let outcome = (0..17).try_for_each(|_| reader.push(&chunk, &mut Vec::new()));
+        assert!(matches!(outcome, Err(Error::Answer(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(
+            mut bytes in Just(STREAM.as_bytes().to_vec()),
+            edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+            cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            for (at, byte) in edits {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<_> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(play(&pieces).0, play(&[&bytes]).0);
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The indexed store: a sequence of immutable versions, one of them current.
+//!
+//! A write makes a new version that shares all but the changed nodes with the one before, and
+//! publishes it in one step. Whoever reads takes the current version without a lock and sees
+//! objects, indexes and resource version in agreement, for as long as it holds on to it.
+
+pub(crate) mod index;
+mod sweep;
+pub(crate) mod trie;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use kube_core::Resource;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use self::index::{Index, Indexer, NAMESPACE_INDEX, Position};
+use self::trie::Trie;
+use crate::version::{compare_versions, reached};
+use crate::{BoxError, Error, ObjectKey};
+
+pub(crate) use self::sweep::BuildUp;
+
+/// What a write did to one object.
+#[derive(Debug)]
+pub(crate) enum Change<K> {
+    Added(Arc<K>),
+    Updated {
+        old: Arc<K>,
+        new: Arc<K>,
+    },
+    Deleted {
+        object: Arc<K>,
+        final_state_known: bool,
+    },
+}
+
+/// One step of a watch, in the order of arrival.
+#[derive(Debug)]
+pub(crate) enum Delta<K> {
+    /// The server says that the object is new; see [`Store::apply`] on `strict_adds`.
+    Added(K),
+    Modified(K),
+    Deleted(K),
+    /// An object was deleted whose last state cannot be read.
+    Vanished(ObjectKey),
+}
+
+/// Outcome of [`Store::apply`].
+#[derive(Debug)]
+pub(crate) struct Applied<K> {
+    pub(crate) changes: Vec<Change<K>>,
+    /// Key of an object that was announced as new at a version that the store had passed.
+    pub(crate) began_anew: Option<ObjectKey>,
+}
+
+/// Hashing that keys and values of one store share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hasher(RandomState);
+
+impl Hasher {
+    fn parts(&self, namespace: Option<&str>, name: &str) -> u64 {
+        self.0.hash_one((namespace, name))
+    }
+
+    fn key(&self, key: &ObjectKey) -> u64 {
+        self.parts(key.namespace(), key.name())
+    }
+
+    fn value(&self, value: &str) -> u64 {
+        self.0.hash_one(value)
+    }
+}
+
+/// A stored object with what the store knows of it.
+#[derive(Debug)]
+pub(crate) struct Entry<K> {
+    pub(crate) key: ObjectKey,
+    pub(crate) object: Arc<K>,
+    /// Which values stand for it in which index, so that taking it out needs no user code.
+    values: Box<[(Position, Arc<str>)]>,
+}
+
+/// An unchanging state of the whole store.
+pub(crate) struct Version<K> {
+    hasher: Hasher,
+    objects: Trie<Arc<Entry<K>>>,
+    indexes: Vec<Index>,
+    resource_version: Arc<str>,
+}
+
+impl<K> fmt::Debug for Version<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Version")
+            .field("objects", &self.objects.len())
+            .field("resource_version", &self.resource_version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> Clone for Version<K> {
+    fn clone(&self) -> Self {
+        Self {
+            hasher: self.hasher.clone(),
+            objects: self.objects.clone(),
+            indexes: self.indexes.clone(),
+            resource_version: Arc::clone(&self.resource_version),
+        }
+    }
+}
+
+impl<K> Version<K> {
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(crate) fn resource_version(&self) -> &Arc<str> {
+        &self.resource_version
+    }
+
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Arc<Entry<K>>> {
+        self.find(key.namespace(), key.name())
+    }
+
+    fn find(&self, namespace: Option<&str>, name: &str) -> Option<&Arc<Entry<K>>> {
+        self.objects
+            .find(self.hasher.parts(namespace, name), |entry| {
+                entry.key.name() == name && entry.key.namespace() == namespace
+            })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Entry<K>>> {
+        self.objects.iter()
+    }
+
+    fn index(&self, name: &str) -> Result<&Index, Error> {
+        self.indexes
+            .iter()
+            .find(|index| *index.name == *name)
+            .ok_or_else(|| Error::UnknownIndex {
+                name: name.to_owned(),
+            })
+    }
+
+    pub(crate) fn keys_by_index(
+        &self,
+        index: &str,
+        value: &str,
+    ) -> Result<impl Iterator<Item = &ObjectKey>, Error> {
+        Ok(self.index(index)?.keys(&self.hasher, value))
+    }
+
+    pub(crate) fn count_by_index(&self, index: &str, value: &str) -> Result<usize, Error> {
+        Ok(self.index(index)?.count(&self.hasher, value))
+    }
+
+    pub(crate) fn index_values(
+        &self,
+        index: &str,
+    ) -> Result<impl Iterator<Item = &Arc<str>>, Error> {
+        Ok(self.index(index)?.values())
+    }
+
+    /// Key of `object`, with namespace and, if it is stored, name in the store's allocations.
+    fn shared_key(&self, object: &K) -> Option<ObjectKey>
+    where
+        K: Resource,
+    {
+        let meta = object.meta();
+        let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
+        let namespace = meta
+            .namespace
+            .as_deref()
+            .filter(|namespace| !namespace.is_empty());
+        if let Some(entry) = self.find(namespace, name) {
+            return Some(entry.key.clone());
+        }
+        let key = ObjectKey::from_parts(namespace, name);
+        let interned = namespace
+            .and_then(|ns| self.indexes.first()?.interned(&self.hasher, ns))
+            .map(Arc::clone);
+        Some(match interned {
+            Some(namespace) => key.with_shared_namespace(namespace),
+            None => key,
+        })
+    }
+
+    /// Puts `new` in the place of what was stored under its key, in all indexes.
+    fn put(&mut self, new: Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
+        let hash = self.hasher.key(&new.key);
+        let old = self
+            .objects
+            .insert(hash, Arc::clone(&new), |entry| entry.key == new.key);
+        self.reindex(old.as_deref(), Some(&new));
+        old
+    }
+
+    fn take(&mut self, key: &ObjectKey) -> Option<Arc<Entry<K>>> {
+        let old = self
+            .objects
+            .remove(self.hasher.key(key), |entry| entry.key == *key)?;
+        self.reindex(Some(&old), None);
+        Some(old)
+    }
+
+    /// Moves the index entries of one key; a value that stays costs no set operation.
+    fn reindex(&mut self, old: Option<&Entry<K>>, new: Option<&Entry<K>>) {
+        let (before, after) = (
+            old.map_or(&[][..], |e| &e.values),
+            new.map_or(&[][..], |e| &e.values),
+        );
+        if let Some(old) = old {
+            for (position, value) in before.iter().filter(|pair| !after.contains(pair)) {
+                self.indexes[usize::from(*position)].remove(&self.hasher, value, &old.key);
+            }
+        }
+        if let Some(new) = new {
+            for (position, value) in after.iter().filter(|pair| !before.contains(pair)) {
+                self.indexes[usize::from(*position)].insert(&self.hasher, value, &new.key);
+            }
+        }
+    }
+}
+
+/// The store of one informer.
+#[derive(Debug)]
+pub(crate) struct Store<K> {
+    current: ArcSwap<Version<K>>,
+    /// Held through every write; the indexers only change together with the version.
+    indexers: Mutex<Vec<Indexer<K>>>,
+    resource_version: watch::Sender<Arc<str>>,
+}
+
+impl<K: Resource + Send + Sync + 'static> Store<K> {
+    pub(crate) fn new() -> Self {
+        let by_namespace = Indexer::new(NAMESPACE_INDEX, |object: &K| {
+            Ok(object
+                .meta()
+                .namespace
+                .iter()
+                .filter(|ns| !ns.is_empty())
+                .cloned()
+                .collect())
+        });
+        let nothing = Arc::<str>::from("");
+        let version = Version {
+            hasher: Hasher::default(),
+            objects: Trie::default(),
+            indexes: vec![Index::new(Arc::clone(&by_namespace.name))],
+            resource_version: Arc::clone(&nothing),
+        };
+        Self {
+            current: ArcSwap::from_pointee(version),
+            indexers: Mutex::new(vec![by_namespace]),
+            resource_version: watch::Sender::new(nothing),
+        }
+    }
+
+    /// The current version. Wait-free.
+    pub(crate) fn version(&self) -> Arc<Version<K>> {
+        self.current.load_full()
+    }
+
+    fn publish(&self, version: Version<K>) {
+        let resource_version = Arc::clone(&version.resource_version);
+        self.current.store(Arc::new(version));
+        self.resource_version.send_if_modified(|known| {
+            let moved = **known != *resource_version;
+            *known = resource_version;
+            moved
+        });
+    }
+
+    /// Adds an index over the stored objects and all later ones.
+    ///
+    /// # Errors
+    /// [`Error::IndexExists`] if the name is taken; [`Error::TooManyIndexes`] above 65,535.
+    pub(crate) fn add_index(
+        &self,
+        name: &str,
+        function: impl Fn(&K) -> Result<Vec<String>, BoxError> + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        let mut indexers = self.indexers.lock();
+        if indexers.iter().any(|indexer| *indexer.name == *name) {
+            return Err(Error::IndexExists {
+                name: name.to_owned(),
+            });
+        }
+        let position = Position::try_from(indexers.len()).map_err(|_| Error::TooManyIndexes)?;
+        let indexer = Indexer::new(name, function);
+        let mut version = Version::clone(&self.current.load());
+        version.indexes.push(Index::new(Arc::clone(&indexer.name)));
+        let entries: Vec<_> = version.objects.iter().map(Arc::clone).collect();
+        for entry in entries {
+            let added = indexer.values(&entry.key, &entry.object);
+            if added.is_empty() {
+                continue;
+            }
+            let mut values = entry.values.to_vec();
+            values.extend(added.into_iter().map(|value| (position, Arc::from(value))));
+            version.put(Arc::new(Entry {
+                key: entry.key.clone(),
+                object: Arc::clone(&entry.object),
+                values: values.into(),
+            }));
+        }
+        indexers.push(indexer);
+        self.publish(version);
+        Ok(())
+    }
+
+    /// Applies the steps of a watch in order and publishes them at once with `resource_version`.
+    ///
+    /// With `strict_adds`, an object announced as new at a version not above its stored one ends
+    /// the batch before it: such a server began anew, and only a list can tell what holds.
+    /// Objects without a name are passed over; telling of them is the caller's part.
+    pub(crate) fn apply(
+        &self,
+        deltas: impl IntoIterator<Item = Delta<K>>,
+        resource_version: Option<&str>,
+        strict_adds: bool,
+    ) -> Applied<K> {
+        let indexers = self.indexers.lock();
+        let mut version = Version::clone(&self.current.load());
+        let mut applied = Applied {
+            changes: Vec::new(),
+            began_anew: None,
+        };
+        for delta in deltas {
+            match delta {
+                Delta::Added(object) => {
+                    if strict_adds && let Some(key) = version.not_above_stored(&object) {
+                        applied.began_anew = Some(key);
+                        break;
+                    }
+                    version.upsert(&indexers, object, &mut applied.changes);
+                }
+                Delta::Modified(object) => version.upsert(&indexers, object, &mut applied.changes),
+                Delta::Deleted(object) => {
+                    let Some(key) = version.shared_key(&object) else {
+                        continue;
+                    };
+                    version.take(&key);
+                    let object = Arc::new(object);
+                    applied.changes.push(Change::Deleted {
+                        object,
+                        final_state_known: true,
+                    });
+                }
+                Delta::Vanished(key) => {
+                    if let Some(entry) = version.take(&key) {
+                        let object = Arc::clone(&entry.object);
+                        applied.changes.push(Change::Deleted {
+                            object,
+                            final_state_known: false,
+                        });
+                    }
+                }
+            }
+        }
+        if let Some(resource_version) = resource_version
+            && applied.began_anew.is_none()
+        {
+            version.resource_version = Arc::from(resource_version);
+        }
+        self.publish(version);
+        applied
+    }
+
+    /// Resolves when the store has reached `resource_version`, or with `false` after `timeout`.
+    ///
+    /// Versions that cannot be compared must be equal. Cancel-safe.
+    pub(crate) async fn wait_for_version(&self, wanted: &str, timeout: Duration) -> bool {
+        let mut versions = self.resource_version.subscribe();
+        let arrived = versions.wait_for(|have| reached(have, wanted));
+        tokio::time::timeout(timeout, arrived)
+            .await
+            .is_ok_and(|seen| seen.is_ok())
+    }
+}
+
+fn same_object<K: Resource>(left: &K, right: &K) -> bool {
+    left.meta().uid == right.meta().uid
+}
+
+fn same_state<K: Resource>(left: &K, right: &K) -> bool {
+    let version = &left.meta().resource_version;
+    version.is_some() && *version == right.meta().resource_version && same_object(left, right)
+}
+
+impl<K: Resource> Version<K> {
+    fn entry(&self, indexers: &[Indexer<K>], key: ObjectKey, object: Arc<K>) -> Arc<Entry<K>> {
+        let mut values = Vec::new();
+        for ((position, indexer), index) in (0..).zip(indexers).zip(&self.indexes) {
+            for value in indexer.values(&key, &object) {
+                let value = match index.interned(&self.hasher, &value) {
+                    Some(interned) => Arc::clone(interned),
+                    None if position == 0 => key
+                        .shared_namespace()
+                        .map_or_else(|| Arc::from(value), Arc::clone),
+                    None => Arc::from(value),
+                };
+                values.push((position, value));
+            }
+        }
+        Arc::new(Entry {
+            key,
+            object,
+            values: values.into(),
+        })
+    }
+
+    fn not_above_stored(&self, object: &K) -> Option<ObjectKey> {
+        let key = self.shared_key(object)?;
+        let stored = &self.get(&key)?.object;
+        let (new, old) = (object.meta(), stored.meta());
+        let (new, old) = (
+            new.resource_version.as_deref()?,
+            old.resource_version.as_deref()?,
+        );
+        compare_versions(new, old)
+            .is_some_and(|order| order.is_le())
+            .then_some(key)
+    }
+
+    /// Stores `object`. An object of another UID under the same key is another object: it came
+    /// after a deletion that nobody saw.
+    fn upsert(&mut self, indexers: &[Indexer<K>], object: K, changes: &mut Vec<Change<K>>) {
+        let Some(key) = self.shared_key(&object) else {
+            return;
+        };
+        if self
+            .get(&key)
+            .is_some_and(|stored| same_state(&*stored.object, &object))
+        {
+            return;
+        }
+        let new = Arc::new(object);
+        let entry = self.entry(indexers, key, Arc::clone(&new));
+        match self.put(entry) {
+            None => changes.push(Change::Added(new)),
+            Some(old) if same_object(&*old.object, &*new) => {
+                changes.push(Change::Updated {
+                    old: Arc::clone(&old.object),
+                    new,
+                });
+            }
+            Some(old) => {
+                let object = Arc::clone(&old.object);
+                changes.push(Change::Deleted {
+                    object,
+                    final_state_known: false,
+                });
+                changes.push(Change::Added(new));
+            }
+        }
+    }
+}
