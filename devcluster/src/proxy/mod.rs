@@ -28,6 +28,7 @@
 //! ```
 
 mod auth;
+mod client;
 mod connection;
 mod counters;
 mod dial;
@@ -47,7 +48,11 @@ use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::{
-    auth::Credentials, counters::ProxyCounters, dial::AllowedTargets, shape::Impairment,
+    auth::Credentials,
+    client::{Answer, ClientError, ProxyClient},
+    counters::ProxyCounters,
+    dial::AllowedTargets,
+    shape::Impairment,
 };
 
 use self::{

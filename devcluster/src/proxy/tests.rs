@@ -373,3 +373,43 @@ async fn injected_errors_and_bandwidth_are_seen_by_the_client() {
     assert!(echo.calls().is_empty());
     assert_eq!(proxy.counters().injected_errors, 1);
 }
+
+#[tokio::test]
+async fn the_client_gets_through_both_ways_and_shows_refusals() {
+    let echo = EchoServer::start().await.unwrap();
+    let auth = Credentials::new("user", "pass");
+    let proxy = ForwardProxy::start(ProxyOptions {
+        auth: Some(auth.clone()),
+        ..options()
+    })
+    .await
+    .unwrap();
+    let url = format!("{}/x?y=1", echo.url());
+    let client = ProxyClient::new(proxy.address().to_string(), Some(auth));
+    for answer in [
+        client.get(&url).await.unwrap(),
+        client.get_tunneled(&url).await.unwrap(),
+    ] {
+        assert_eq!(answer.status, StatusCode::OK);
+        let call: Call = serde_json::from_slice(&answer.body).unwrap();
+        assert_eq!((call.ip, call.path.as_str()), (SOURCE, "/x?y=1"));
+    }
+    let stranger = ProxyClient::new(proxy.address().to_string(), None);
+    let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+    assert_eq!(stranger.get(&url).await.unwrap().status, status);
+    match stranger.get_tunneled(&url).await {
+        Err(ClientError::TunnelRefused {
+            status: refused, ..
+        }) => assert_eq!(refused, status),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(
+        stranger.get("ftp://x/").await,
+        Err(ClientError::Url { .. })
+    ));
+    proxy.shutdown(Duration::ZERO).await;
+    assert!(matches!(
+        stranger.get(&url).await,
+        Err(ClientError::Connect { .. })
+    ));
+}
