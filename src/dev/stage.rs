@@ -1,0 +1,210 @@
+//! What runs during `dev`, from the cluster to the operator, and its end.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use controller::informer::client::{ClientOptions, connect};
+use devcluster::DevCluster;
+use devcluster::echo::{EchoHandle, EchoServer};
+use devcluster::kubelet::{Kubelet, KubeletHandle, KubeletOptions};
+use devcluster::proxy::{ForwardProxy, ProxyHandle, ProxyOptions};
+use kube_client::Client;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Cluster, Options, Timing};
+
+use super::console::Console;
+use super::folder::Folder;
+use super::{Error, fleet};
+
+/// Namespace and name of the operator's ServiceAccount, as in `manifests/`.
+const OPERATOR: &str = "proxy-operator";
+/// Image of the pods; simulated nodes serve the proxy themselves.
+const IMAGE: &str = "devcluster/forward-proxy";
+/// Address of the proxy behind the External Proxy: not that of any pod.
+const EXTERNAL: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+/// A pod's death is seen by polling, so these are short.
+const PROVISIONING_POLL: Duration = Duration::from_secs(1);
+const DELETION_POLL: Duration = Duration::from_secs(1);
+const DRIFT_POLL: Duration = Duration::from_secs(5);
+/// Longest wait for the API server to serve the CRD.
+const SERVED_LIMIT: Duration = Duration::from_secs(10);
+/// Pause between two looks at something that is waited for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Everything that `dev` runs.
+pub(super) struct Stage {
+    /// An administrator's client, over HTTPS.
+    pub(super) client: Client,
+    pub(super) echo: EchoHandle,
+    cluster: DevCluster,
+    kubelet: KubeletHandle,
+    external: ProxyHandle,
+    folder: Folder,
+    operator: JoinSet<Result<(), crate::Error>>,
+    stop: CancellationToken,
+}
+
+impl Stage {
+    /// Starts cluster, nodes, echo server and the proxy behind the External Proxy.
+    pub(super) async fn build(folder: Folder, console: &mut Console) -> Result<Self, Error> {
+        let cluster = DevCluster::builder()
+            .start()
+            .await
+            .map_err(|error| Error::Cluster(Box::new(error)))?;
+        cluster
+            .write_kubeconfig(folder.kubeconfig())
+            .map_err(|error| Error::Cluster(Box::new(error)))?;
+        let kubelet = Kubelet::start(cluster.client(), KubeletOptions::default())
+            .await
+            .map_err(|error| Error::Nodes(Box::new(error)))?;
+        let echo = EchoServer::start().await?;
+        let external = ForwardProxy::start(ProxyOptions {
+            listen: SocketAddr::from((EXTERNAL, 0)),
+            source_ip: Some(EXTERNAL.into()),
+            ..ProxyOptions::default()
+        })
+        .await
+        .map_err(|error| Error::External(Box::new(error)))?;
+        let config = Cluster::Kubeconfig(folder.kubeconfig())
+            .load()
+            .await
+            .map_err(|error| Error::Kubeconfig(Box::new(error)))?;
+        let client = connect(config, ClientOptions::default()).map_err(Error::Client)?;
+        console.timed(&format!(
+            "cluster at {} with nodes {}; echo server at {}",
+            cluster.url(),
+            kubelet.nodes().join(", "),
+            echo.url()
+        ))?;
+        Ok(Self {
+            client,
+            echo,
+            cluster,
+            kubelet,
+            external,
+            folder,
+            operator: JoinSet::new(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// Applies the CRD and the fleet, and starts the operator.
+    pub(super) async fn raise(&mut self, console: &mut Console) -> Result<(), Error> {
+        for object in fleet::prerequisites()? {
+            fleet::apply(&self.client, &object).await?;
+        }
+        let client = self.client.clone();
+        self.until("the CRD is served", SERVED_LIMIT, async || {
+            let served = fleet::members(&client, None).await;
+            served.map(drop).map_err(|error| error.to_string())
+        })
+        .await?;
+        console.timed("CRD proxies.crawl.proxyoperator.dev applied and served")?;
+        self.start_operator().await?;
+        let seconds = |time: Duration| format!("{}s", time.as_secs());
+        console.timed(&format!(
+            "operator runs as system:serviceaccount:{OPERATOR}:{OPERATOR} with \
+             --provisioning-poll {} --deletion-poll {} --drift-poll {} (short, since the death of \
+             a pod is seen by polling)",
+            seconds(PROVISIONING_POLL),
+            seconds(DELETION_POLL),
+            seconds(DRIFT_POLL),
+        ))?;
+        for object in fleet::sample(self.external.address())? {
+            fleet::apply(&self.client, &object).await?;
+        }
+        console.timed("fleet of manifests/samples/fleet.yaml applied: 5 Managed, 1 External")?;
+        Ok(())
+    }
+
+    async fn start_operator(&mut self) -> Result<(), Error> {
+        let token = self
+            .cluster
+            .service_account_token(OPERATOR, OPERATOR)
+            .map_err(|error| Error::Cluster(Box::new(error)))?;
+        self.folder
+            .write_operator_kubeconfig(&self.cluster.kubeconfig_for(&token))?;
+        let options = Options {
+            cluster: Cluster::Kubeconfig(self.folder.operator_kubeconfig()),
+            timing: Timing {
+                provisioning_poll: PROVISIONING_POLL,
+                deletion_poll: DELETION_POLL,
+                drift_poll: DRIFT_POLL,
+                ..Timing::default()
+            },
+            default_proxy_image: Some(IMAGE.to_owned()),
+            ..Options::default()
+        };
+        self.operator.spawn(crate::run(options, self.stop.clone()));
+        Ok(())
+    }
+
+    pub(super) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.cluster.url()
+    }
+
+    /// Pods that serve a real proxy now.
+    pub(super) fn n_serving(&self) -> usize {
+        self.kubelet.proxies().len()
+    }
+
+    /// Looks until it holds; fails after the limit with what is missing, or with the operator.
+    pub(super) async fn until<T>(
+        &mut self,
+        step: &'static str,
+        limit: Duration,
+        look: impl AsyncFn() -> Result<T, String>,
+    ) -> Result<T, Error> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let looked = tokio::select! {
+                looked = look() => looked,
+                Some(ended) = self.operator.join_next() => return Err(ended_early(ended)),
+            };
+            match looked {
+                Ok(value) => return Ok(value),
+                Err(last) if Instant::now() >= deadline => {
+                    return Err(Error::NotSo { step, limit, last });
+                }
+                Err(_) => sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// Resolves when the operator ends by itself.
+    pub(super) async fn operator_ended(&mut self) -> Error {
+        match self.operator.join_next().await {
+            Some(ended) => ended_early(ended),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops the operator, then nodes and cluster, and removes the files.
+    pub(super) async fn shutdown(mut self) -> Result<(), Error> {
+        self.stop.cancel();
+        let mut outcome = Ok(());
+        while let Some(ended) = self.operator.join_next().await {
+            if let Ok(Err(error)) = ended {
+                outcome = Err(Error::Operator(Box::new(error)));
+            }
+        }
+        self.kubelet.shutdown().await;
+        self.external.shutdown(Duration::ZERO).await;
+        self.cluster.shutdown().await;
+        outcome
+    }
+}
+
+fn ended_early(ended: Result<Result<(), crate::Error>, tokio::task::JoinError>) -> Error {
+    match ended {
+        Ok(Err(error)) => Error::Operator(Box::new(error)),
+        Ok(Ok(())) | Err(_) => Error::OperatorGone,
+    }
+}
