@@ -1,12 +1,15 @@
 //! What simulated nodes do, whatever API server they serve.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use devcluster::proxy::Credentials;
 use futures::future::join_all;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube_client::{
-    Api,
+    Api, Client,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -30,6 +33,54 @@ pub(crate) async fn all(world: &World) {
         a_burst_of_pods_spreads_over_nodes_and_addresses(world),
     );
     a_pod_that_fits_nowhere_says_so_and_runs_when_a_node_opens(world).await;
+}
+
+/// With [`Addressing::Virtual`](devcluster::kubelet::Addressing::Virtual).
+pub(crate) async fn a_virtual_pod_tells_where_its_proxy_listens(world: &World) {
+    let scene = world.namespace("virtual").await;
+    scene.create_pod("p", proxy_spec()).await;
+    let map = scene
+        .pod_when("p", "the pod has a port map", |pod| {
+            pod.metadata.annotations.as_ref()?.get("devcluster/port-map").cloned()
+        })
+        .await;
+    let address: SocketAddr = map.strip_prefix("3128=").unwrap().parse().unwrap();
+    let proxy = (address.ip(), address.port());
+    let (status, call) = fetch(proxy, &world.echo, None).await.unwrap();
+    assert_eq!((status, call.is_some()), (200, true));
+    let shown = scene
+        .pod_when("p", "the pod has an address", ip)
+        .await;
+    assert!(shown.to_string().starts_with("10.244."), "{shown}");
+}
+
+/// Leaves a Running pod behind, as a kubelet that crashes does.
+pub(crate) async fn a_pod_runs_and_its_node_goes(world: World) -> (Client, IpAddr) {
+    let scene = world.namespace("orphan").await;
+    scene.create_pod("p", proxy_spec()).await;
+    let address = scene.ready("p").await;
+    drop(scene);
+    world.kubelet.shutdown().await;
+    assert!(TcpStream::connect((address, PORT)).await.is_err(), "the proxy ends with its node");
+    (world.client, address)
+}
+
+/// The next kubelet starts the pod again, elsewhere.
+pub(crate) async fn the_pod_runs_again(world: &World, before: IpAddr) {
+    let scene = world.scene("orphan");
+    let address = scene
+        .pod_when("p", "the pod runs again", |pod| {
+            let address = ip(pod).filter(|ip| *ip != before)?;
+            condition(pod, "Ready", "True").then_some(address)
+        })
+        .await;
+    let (status, call) = fetch((address, PORT), &world.echo, None).await.unwrap();
+    assert_eq!((status, call.map(|call| call.ip)), (200, Some(address)));
+    let status = scene.pods().get("p").await.unwrap().status.unwrap();
+    assert_eq!(status.container_statuses.unwrap()[0].restart_count, 1);
+    let addresses: Vec<String> =
+        status.pod_ips.unwrap().into_iter().map(|address| address.ip).collect();
+    assert_eq!(addresses, [address.to_string()], "the old address is taken out");
 }
 
 fn proxy_spec() -> Value {

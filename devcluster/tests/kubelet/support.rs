@@ -39,6 +39,11 @@ impl World {
         let namespace =
             serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
         namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        self.scene(name)
+    }
+
+    /// A namespace that is there.
+    pub(crate) fn scene(&self, name: &str) -> Scene<'_> {
         Scene { world: self, namespace: name.to_owned() }
     }
 }
