@@ -1,1 +1,32 @@
-//! Under construction.
+//! A work queue of distinct keys, for any tokio program.
+
+mod core;
+mod delay;
+mod drain;
+mod error;
+mod get;
+mod item;
+mod key;
+mod list;
+mod options;
+mod queue;
+mod shard;
+mod slab;
+mod sync;
+mod wait;
+
+pub mod clock;
+pub mod limiter;
+pub mod metrics;
+pub mod order;
+
+pub use crate::{
+    drain::DrainOptions,
+    error::Error,
+    get::Get,
+    item::Item,
+    key::{IntoKey, KeyRef, QueueKey},
+    options::{AddOptions, OnAdd, Origin, QueueOptions},
+    queue::WorkQueue,
+    slab::KeyId,
+};

@@ -1,0 +1,111 @@
+//! Keys as the queue sees them: hashed once, borrowed where possible.
+
+use std::hash::{BuildHasher, Hash};
+
+use foldhash::{SharedSeed, fast::SeedableRandomState};
+
+/// What a type needs to be a key of a queue. Implemented for every type that fits.
+pub trait QueueKey: Clone + Eq + Hash + Send + Sync + 'static {}
+
+impl<K: Clone + Eq + Hash + Send + Sync + 'static> QueueKey for K {}
+
+/// A key handed to the queue, by value or by reference.
+///
+/// A reference is cloned only when the queue does not know the key yet, so adding a known key by
+/// reference touches no reference count and allocates nothing.
+pub trait IntoKey<K> {
+    /// The key, to look it up.
+    fn as_key(&self) -> &K;
+
+    /// The key, to keep it.
+    fn into_key(self) -> K;
+}
+
+impl<K> IntoKey<K> for K {
+    fn as_key(&self) -> &K {
+        self
+    }
+
+    fn into_key(self) -> K {
+        self
+    }
+}
+
+impl<K: Clone> IntoKey<K> for &K {
+    fn as_key(&self) -> &K {
+        self
+    }
+
+    fn into_key(self) -> K {
+        self.clone()
+    }
+}
+
+/// A borrowed key together with its hash, so that one operation hashes a key once.
+///
+/// All queues and limiters of a process use one randomly seeded hash function: a limiter that two
+/// queues share sees one hash for one key.
+#[derive(Debug)]
+pub struct KeyRef<'a, K> {
+    key: &'a K,
+    hash: u64,
+}
+
+impl<K> Clone for KeyRef<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for KeyRef<'_, K> {}
+
+impl<'a, K: Hash> From<&'a K> for KeyRef<'a, K> {
+    fn from(key: &'a K) -> Self {
+        Self {
+            key,
+            hash: hash_of(key),
+        }
+    }
+}
+
+impl<'a, K> KeyRef<'a, K> {
+    pub(crate) fn with_hash(key: &'a K, hash: u64) -> Self {
+        Self { key, hash }
+    }
+
+    /// The key itself.
+    pub fn key(&self) -> &'a K {
+        self.key
+    }
+
+    /// The key's hash, the same in all queues and limiters of this process.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+pub(crate) fn hash_of<K: Hash>(key: &K) -> u64 {
+    SeedableRandomState::with_seed(0, SharedSeed::global_random()).hash_one(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn w15_one_key_has_one_hash_in_the_whole_process() {
+        let key = "team/a".to_owned();
+        assert_eq!(KeyRef::from(&key).hash(), hash_of(&"team/a".to_owned()));
+        assert_ne!(hash_of(&key), hash_of(&"team/b".to_owned()));
+    }
+
+    #[test]
+    fn a_reference_and_a_value_are_the_same_key() {
+        let key = "team/a".to_owned();
+        assert_eq!(
+            IntoKey::<String>::as_key(&&key),
+            IntoKey::<String>::as_key(&key)
+        );
+        assert_eq!(IntoKey::<String>::into_key(&key), key);
+    }
+}

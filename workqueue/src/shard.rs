@@ -1,0 +1,405 @@
+//! One shard: the core, with delays, shutdown and metrics around it. Lives under one lock.
+
+use std::ptr::NonNull;
+
+use crate::{
+    KeyId, OnAdd,
+    core::{Core, Wanted},
+    delay::{Advance, Wheel},
+    key::{IntoKey, KeyRef},
+    metrics::Recorder,
+    order::Order,
+    slab::Flags,
+    wait::NEVER,
+};
+
+/// Moves of the delay wheel that one hold of the lock may make: some ten microseconds.
+const STEP: usize = 256;
+
+pub(crate) struct Shard<K, O: Order<K>> {
+    pub(crate) core: Core<K, O>,
+    pub(crate) wheel: Wheel,
+    pub(crate) recorder: Option<Box<Recorder>>,
+    rules: Rules,
+    shut: bool,
+    /// Somebody who has looked at this shard may be waiting.
+    pub(crate) watched: bool,
+}
+
+/// What the options say about adds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) on_add: OnAdd,
+    pub(crate) drop_if_waiting: bool,
+}
+
+/// What waiting workers have to be told about.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Effects {
+    /// Keys that can be taken now and could not before.
+    pub(crate) ready: usize,
+    /// A deadline that is earlier than all others.
+    pub(crate) sooner: Option<u64>,
+}
+
+/// A delayed add.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Delay {
+    pub(crate) now: u64,
+    pub(crate) deadline: u64,
+    /// `REMINDER` and `BACKOFF` as they apply.
+    pub(crate) flags: Flags,
+    /// `COUNTED` or nothing.
+    pub(crate) counted: Flags,
+    /// Take this deadline even if it is later than the pending one.
+    pub(crate) replace: bool,
+}
+
+/// A key on its way to a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken<K> {
+    pub(crate) id: KeyId,
+    /// Valid until `finish(id)`.
+    pub(crate) key: NonNull<K>,
+    pub(crate) hash: u64,
+    pub(crate) priority: i32,
+}
+
+/// What a look for a key has found.
+#[derive(Debug)]
+pub(crate) struct Look<K> {
+    pub(crate) taken: Option<Taken<K>>,
+    /// Delayed keys that have become ready.
+    pub(crate) fired: usize,
+    /// The wheel needs another step before it is known what is due.
+    pub(crate) unfinished: bool,
+    pub(crate) next: u64,
+    /// Nothing is left that could be handed out, and nothing will be added.
+    pub(crate) ended: bool,
+}
+
+impl<K: Eq, O: Order<K>> Shard<K, O> {
+    pub(crate) fn new(order: O, rules: Rules, recorder: Option<Box<Recorder>>) -> Self {
+        Self {
+            core: Core::new(order),
+            wheel: Wheel::new(),
+            recorder,
+            rules,
+            shut: false,
+            watched: false,
+        }
+    }
+
+    /// Whether adds, hand-outs and ends of runs are told the time; if not, 0 will do.
+    pub(crate) fn timed(&self) -> bool {
+        self.recorder.is_some() || self.core.timed()
+    }
+
+    /// Adds a key now. `counted` is `COUNTED` or nothing.
+    pub(crate) fn add(
+        &mut self,
+        key: impl IntoKey<K>,
+        hash: u64,
+        priority: i32,
+        at: u64,
+        counted: Flags,
+    ) -> Effects {
+        if self.shut {
+            return Effects::default();
+        }
+        let (id, known) = self.core.intern(key, hash);
+        self.core.flags_mut(id).set(counted);
+        if known {
+            let flags = self.core.flags(id);
+            self.merge_priority(id, priority);
+            if flags.any(Flags::DELAYED) {
+                let waits = flags.any(Flags::BACKOFF) && !flags.any(Flags::WANTED);
+                if waits && self.rules.drop_if_waiting {
+                    return Effects::default();
+                }
+                if self.rules.on_add == OnAdd::Supersede && !flags.any(Flags::REMINDER) {
+                    self.stop_waiting(id);
+                }
+            }
+        } else {
+            self.core.prioritise(id, priority, true);
+        }
+        Effects {
+            ready: self.want(id, at),
+            sooner: None,
+        }
+    }
+
+    /// Merges the priority of an add into what is pending of a known key.
+    fn merge_priority(&mut self, id: KeyId, priority: i32) {
+        let flags = self.core.flags(id);
+        let before = self.core.slab.meta(id).priority;
+        let pending = flags.any(Flags::WANTED) || flags.any(Flags::DELAYED);
+        self.core.prioritise(id, priority, !pending);
+        let after = self.core.slab.meta(id).priority;
+        if flags.any(Flags::WANTED)
+            && before != after
+            && let Some(recorder) = &mut self.recorder
+        {
+            recorder.moved(before, after);
+        }
+    }
+
+    /// Asks for a run. Returns how many keys can be taken because of that: 0 or 1.
+    fn want(&mut self, id: KeyId, at: u64) -> usize {
+        let wanted = self.core.want(id, at);
+        if wanted != Wanted::Already
+            && let Some(recorder) = &mut self.recorder
+        {
+            let priority = self.core.slab.meta(id).priority;
+            recorder.wanted(id, priority, at, wanted == Wanted::Ready);
+        }
+        usize::from(wanted == Wanted::Ready)
+    }
+
+    fn stop_waiting(&mut self, id: KeyId) {
+        self.wheel.remove(&mut self.core.slab, id);
+        self.core.flags_mut(id).clear(Flags::DEADLINE);
+    }
+
+    /// Adds a key when a deadline has come.
+    pub(crate) fn add_after(
+        &mut self,
+        key: impl IntoKey<K>,
+        hash: u64,
+        priority: i32,
+        delay: Delay,
+    ) -> Effects {
+        if self.shut {
+            return Effects::default();
+        }
+        let (id, known) = self.core.intern(key, hash);
+        self.core.flags_mut(id).set(delay.counted);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.retried();
+        }
+        if known {
+            self.merge_priority(id, priority);
+        } else {
+            self.core.prioritise(id, priority, true);
+        }
+        let flags = self.core.flags(id);
+        if flags.any(Flags::READY) {
+            // The priority may have risen.
+            self.core.want(id, delay.now);
+        }
+        let reminder = delay.flags.any(Flags::REMINDER);
+        if flags.any(Flags::WANTED) && self.rules.on_add == OnAdd::Supersede && !reminder {
+            // The run to come stands for this one too.
+            return Effects::default();
+        }
+        self.schedule(id, delay)
+    }
+
+    fn schedule(&mut self, id: KeyId, delay: Delay) -> Effects {
+        let before = self.wheel.next();
+        let flags = self.core.flags(id);
+        let mut kept = Flags::default();
+        if flags.any(Flags::DELAYED) {
+            if flags.any(Flags::REMINDER) {
+                kept.set(Flags::REMINDER);
+            }
+            let pending = self.core.slab.meta(id).deadline;
+            if pending <= delay.deadline && !delay.replace {
+                if delay.flags.any(Flags::REMINDER) {
+                    self.core.flags_mut(id).set(Flags::REMINDER);
+                }
+                return Effects::default();
+            }
+            self.stop_waiting(id);
+        }
+        self.wheel
+            .insert(&mut self.core.slab, id, delay.now, delay.deadline);
+        let flags = self.core.flags_mut(id);
+        flags.set(Flags::DELAYED);
+        flags.set(kept);
+        flags.set(delay.flags);
+        let sooner = before.is_none_or(|before| delay.deadline < before);
+        Effects {
+            ready: 0,
+            sooner: sooner.then_some(delay.deadline),
+        }
+    }
+
+    /// Drops a pending deadline. Returns whether there was one, and the key if it is forgotten.
+    pub(crate) fn cancel_after(&mut self, key: KeyRef<'_, K>) -> (bool, Option<K>) {
+        match self.core.find(key) {
+            Some(id) if self.core.flags(id).any(Flags::DELAYED) => {
+                self.stop_waiting(id);
+                self.core.flags_mut(id).clear(Flags::COUNTED);
+                (true, self.core.forget_idle(id))
+            }
+            _ => (false, None),
+        }
+    }
+
+    /// Notes that a failure of the key is being counted. Returns whether one had been counted
+    /// since the last run began; then the wait for it stands, with the higher priority.
+    pub(crate) fn count_failure(&mut self, key: KeyRef<'_, K>, priority: i32) -> bool {
+        let Some(id) = self.core.find(key) else {
+            return false;
+        };
+        if !self.core.flags(id).any(Flags::COUNTED) {
+            self.core.flags_mut(id).set(Flags::COUNTED);
+            return false;
+        }
+        self.merge_priority(id, priority);
+        if self.core.flags(id).any(Flags::READY) {
+            self.core.want(id, 0);
+        }
+        true
+    }
+
+    /// Lets due keys get ready: one step of the wheel.
+    pub(crate) fn fire(&mut self, now: u64) -> (usize, Advance) {
+        let mut due = [KeyId::NONE; STEP];
+        let mut n = 0;
+        let advance = self.wheel.advance(&mut self.core.slab, now, STEP, |_, id| {
+            due[n] = id;
+            n += 1;
+        });
+        let mut fired = 0;
+        for id in &due[..n] {
+            let deadline = self.core.slab.meta(*id).deadline;
+            self.core.flags_mut(*id).clear(Flags::DEADLINE);
+            fired += self.want(*id, deadline);
+        }
+        (fired, advance)
+    }
+
+    /// Looks for a key to hand out. `now` is asked only if there is need.
+    pub(crate) fn look(&mut self, now: impl Fn() -> u64) -> Look<K> {
+        let (mut fired, mut advance) = (0, Advance::Done);
+        let mut at = None;
+        if !self.wheel.is_empty() {
+            let now = now();
+            at = Some(now);
+            if self.wheel.next().is_some_and(|next| next <= now) {
+                (fired, advance) = self.fire(now);
+            }
+        }
+        let taken = self.core.take().map(|id| {
+            let meta = self.core.slab.meta(id);
+            let (hash, priority) = (meta.hash, meta.priority);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.started(id, priority, at.unwrap_or_else(now));
+            }
+            Taken {
+                id,
+                key: self.core.slab.key_address(id),
+                hash,
+                priority,
+            }
+        });
+        Look {
+            fired,
+            unfinished: advance == Advance::More,
+            next: self.wheel.next().unwrap_or(NEVER),
+            ended: taken.is_none() && self.ended(),
+            taken,
+        }
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    fn ended(&self) -> bool {
+        self.shut && self.core.ready() == 0 && self.wheel.is_empty()
+    }
+
+    /// Ends a run. Returns the key if it is forgotten, to be dropped without the lock.
+    pub(crate) fn finish(&mut self, id: KeyId, at: u64) -> (Effects, Option<K>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.finished(id, at);
+        }
+        let finished = self.core.finish(id, at);
+        if finished.requeued
+            && let Some(recorder) = &mut self.recorder
+        {
+            recorder.joined(id, at);
+        }
+        let ready = usize::from(finished.requeued) + usize::from(finished.released);
+        (
+            Effects {
+                ready,
+                sooner: None,
+            },
+            finished.key,
+        )
+    }
+
+    /// Ignores adds from now on. Drops delayed keys, those due by `keep_until` excepted.
+    ///
+    /// Returns the keys that are forgotten, to be dropped without the lock.
+    pub(crate) fn shut_down(&mut self, keep_until: Option<u64>) -> Vec<K> {
+        self.shut = true;
+        let mut dropped = Vec::new();
+        self.core.slab.for_each(|id, meta| {
+            let delayed = meta.flags.any(Flags::DELAYED);
+            let kept = keep_until.is_some_and(|until| meta.deadline <= until);
+            dropped.extend((delayed && !kept).then_some(id));
+        });
+        dropped
+            .into_iter()
+            .filter_map(|id| {
+                self.stop_waiting(id);
+                self.core.forget_idle(id)
+            })
+            .collect()
+    }
+
+    /// Whether the shard is shut down and has nothing left to do; it stays so for ever.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ended() && self.core.running() == 0
+    }
+}
+
+impl<K: Eq + Clone, O: Order<K>> Shard<K, O> {
+    /// Copies of all keys that are ready, running or delayed.
+    pub(crate) fn left(&self) -> Vec<K> {
+        let mut ids = Vec::new();
+        self.core.slab.for_each(|id, _| ids.push(id));
+        ids.into_iter()
+            .map(|id| self.core.slab.key(id).clone())
+            .collect()
+    }
+
+    /// Gives up what a drain has left: returns ready, running and kept delayed keys, and hands
+    /// none of them out any more.
+    pub(crate) fn abandon(&mut self) -> Vec<K> {
+        let mut left = self.core.abandon();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.abandoned();
+        }
+        let (mut running, mut delayed) = (Vec::new(), Vec::new());
+        self.core.slab.for_each(|id, meta| {
+            if meta.flags.any(Flags::RUNNING) {
+                running.push(id);
+            } else if meta.flags.any(Flags::DELAYED) {
+                delayed.push(id);
+            }
+        });
+        for id in &running {
+            // Its re-run is part of what is left.
+            self.core.flags_mut(*id).clear(Flags::DIRTY);
+            left.push(self.core.slab.key(*id).clone());
+        }
+        for id in running.iter().chain(&delayed) {
+            if self.core.flags(*id).any(Flags::DELAYED) {
+                self.stop_waiting(*id);
+            }
+        }
+        left.extend(
+            delayed
+                .into_iter()
+                .filter_map(|id| self.core.forget_idle(id)),
+        );
+        left
+    }
+}

@@ -1,0 +1,166 @@
+//! Who waits for the queue, and who of them watches the clock.
+
+use std::{collections::BTreeMap, task::Waker};
+
+use crate::sync::Mutex;
+
+/// No deadline is known.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// The workers that wait for a key, in the order in which they came.
+///
+/// While anybody waits, one of them leads: it sleeps until the next deadline of the delay wheel,
+/// so that one timer serves all keys and no task is needed. The list knows a deadline that the
+/// leader has to meet (`armed`) even while the leader is still on its way to arm it; whoever
+/// succeeds a leader that knew one is woken to look for itself.
+///
+/// The lock of this list nests inside that of a shard.
+#[derive(Debug)]
+pub(crate) struct WaitList(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    next_ticket: u64,
+    waiting: BTreeMap<u64, Waker>,
+    /// Is in `waiting`; none only if nobody is.
+    leader: Option<u64>,
+    armed: u64,
+}
+
+/// Why a worker leaves the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// With a key, or because of shutdown.
+    Served,
+    /// Its `get` was dropped: a wake-up that it was given goes to another.
+    Cancelled,
+}
+
+impl WaitList {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Inner {
+            next_ticket: 0,
+            waiting: BTreeMap::new(),
+            leader: None,
+            armed: NEVER,
+        }))
+    }
+
+    /// Joins the list, or stays in it at the old place; returns the place.
+    pub(crate) fn enter(&self, ticket: Option<u64>, waker: &Waker) -> u64 {
+        let mut inner = self.0.lock();
+        let ticket = ticket.unwrap_or_else(|| {
+            inner.next_ticket += 1;
+            inner.next_ticket
+        });
+        match inner.waiting.entry(ticket) {
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                entry.get_mut().clone_from(waker);
+            }
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(waker.clone());
+            }
+        }
+        if *inner.leader.get_or_insert(ticket) == ticket {
+            // It is about to look at all shards. What is set after its look comes by `hasten`.
+            inner.armed = NEVER;
+        }
+        ticket
+    }
+
+    /// Says which deadline a worker that has entered found pending; returns the one it has to
+    /// sleep to, if it is the leader and there is one.
+    pub(crate) fn settle(&self, ticket: u64, next: u64) -> Option<u64> {
+        let mut inner = self.0.lock();
+        if inner.leader != Some(ticket) {
+            return None;
+        }
+        inner.armed = inner.armed.min(next);
+        (inner.armed != NEVER).then_some(inner.armed)
+    }
+
+    /// Takes up to `n` workers out to be woken, the leader last. Returns whether nobody is left.
+    pub(crate) fn call(&self, n: usize, wakers: &mut Wakers) -> bool {
+        let mut inner = self.0.lock();
+        for _ in 0..n {
+            let Some(ticket) = inner.first_follower().or(inner.leader) else {
+                break;
+            };
+            if inner.leader == Some(ticket) {
+                inner.leader = None;
+                inner.armed = NEVER;
+            }
+            wakers.extend(inner.waiting.remove(&ticket));
+        }
+        inner.waiting.is_empty()
+    }
+
+    /// A deadline has been set: makes sure that the leader meets it.
+    pub(crate) fn hasten(&self, deadline: u64, wakers: &mut Wakers) {
+        let mut inner = self.0.lock();
+        if let Some(leader) = inner.leader
+            && deadline < inner.armed
+        {
+            inner.armed = deadline;
+            wakers.extend(inner.waiting.get(&leader).cloned());
+        }
+    }
+
+    /// Takes a worker off the list and sees to its duties.
+    ///
+    /// `fired`: it made keys ready itself, and has called others for all of them but the one that
+    /// it leaves with; if it had been called for another key, that one is left to somebody else.
+    pub(crate) fn leave(&self, ticket: u64, why: Leave, fired: bool, wakers: &mut Wakers) {
+        let mut inner = self.0.lock();
+        let called = inner.waiting.remove(&ticket).is_none();
+        if inner.leader == Some(ticket) {
+            inner.leader = inner.waiting.keys().next().copied();
+            let successor = inner.leader.and_then(|leader| inner.waiting.get(&leader));
+            if inner.armed != NEVER {
+                wakers.extend(successor.cloned());
+            }
+        }
+        drop(inner);
+        if called && (fired || why == Leave::Cancelled) {
+            self.call(1, wakers);
+        }
+    }
+
+    /// Takes everybody out to be woken.
+    pub(crate) fn call_all(&self, wakers: &mut Wakers) {
+        self.call(usize::MAX, wakers);
+    }
+}
+
+impl Inner {
+    fn first_follower(&self) -> Option<u64> {
+        self.waiting
+            .keys()
+            .copied()
+            .find(|ticket| Some(*ticket) != self.leader)
+    }
+}
+
+/// Wakers to call once no lock is held.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    first: Option<Waker>,
+    rest: Vec<Waker>,
+}
+
+impl Wakers {
+    fn extend(&mut self, waker: Option<Waker>) {
+        match (waker, &self.first) {
+            (None, _) => {}
+            (waker, None) => self.first = waker,
+            (Some(waker), Some(_)) => self.rest.push(waker),
+        }
+    }
+
+    pub(crate) fn wake(self) {
+        self.first
+            .into_iter()
+            .chain(self.rest)
+            .for_each(Waker::wake);
+    }
+}
