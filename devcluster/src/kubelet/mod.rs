@@ -26,6 +26,7 @@
 
 mod address;
 mod agent;
+mod calls;
 mod delay;
 mod events;
 mod lifecycle;
