@@ -1,13 +1,61 @@
 //! An embedded development cluster: an in-process Kubernetes API server with simulated nodes.
+//!
+//! ```text
+//!   kubectl, kube-client, ...          in-process client
+//!        | HTTPS (h1, h2)                    | tower service
+//!        v                                   v
+//!   http: TLS, paths, negotiation ------> frontend: identity, limits, counters
+//!                                            |
+//!                                            v
+//!   schema, patch, types, printers <--- handlers: verbs, discovery
+//!                                            |
+//!                     controllers ------> registry: strategy table, definitions
+//!                                            |
+//!                                            v
+//!                                          store: versions, history, watchers
+//! ```
+//!
+//! # Guarantees
+//! - Real clients work unchanged: `kubectl`, kube-client, client-go's JSON clients.
+//! - One revision counter over all kinds; a revision is never used twice. Watches see every event of their
+//!   kind once and in order, or are told that they cannot.
+//! - A list and all of its pages show one moment.
+//! - A write either happens wholly or leaves no trace; a write that changes nothing costs no revision.
+//! - A watcher holds no events of its own: one that reads slowly is ended, others are not delayed.
+//! - Dropping the handle stops every task and frees the port. Many clusters run in one process.
+//! - Timestamps, timeouts and tokens follow tokio's clock, paused or not.
+//!
+//! # Not guaranteed
+//! - Nothing is kept when the cluster ends.
+//! - Everybody who has a token may do everything: roles are stored, not evaluated.
+//! - No server-side apply and no managed fields, no protobuf bodies, no admission webhooks, no conversion
+//!   webhooks.
+//! - It serves its own machine, for development and tests; it is not hardened against its clients.
 
-pub mod echo;
-pub mod kubelet;
-pub mod proxy;
-
+mod auth;
 mod clock;
+mod cluster;
+mod controllers;
+mod counters;
+pub mod echo;
+mod error;
+mod frontend;
+mod handlers;
+mod http;
+pub mod kubelet;
 mod openapi;
 mod patch;
 mod printers;
+pub mod proxy;
+mod registry;
 mod schema;
 mod selector;
+mod store;
 mod types;
+
+pub use auth::KeyError;
+pub use clock::Clock;
+pub use cluster::{Builder, DevCluster, Error};
+pub use counters::{CounterKey, Counters, LogEntry, RevisionClass, WatchCounters};
+pub use http::tls::Error as TlsError;
+pub use store::Store;

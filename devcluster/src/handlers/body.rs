@@ -1,0 +1,124 @@
+//! Decoding of request bodies.
+
+use http::header;
+use serde_json::Value;
+
+use super::{
+    Call,
+    options::{FieldValidation, WriteOptions},
+};
+use crate::{
+    error::{ApiError, ApiResult},
+    registry::{Resource, resource::set_type},
+    types,
+};
+
+const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
+
+/// A body as JSON and the paths of keys that it had twice.
+struct Parsed {
+    value: Value,
+    duplicates: Vec<String>,
+}
+
+/// The media type of the body, without parameters; JSON when none is named.
+pub(super) fn media_type(call: &Call) -> &str {
+    let text = call.header(header::CONTENT_TYPE).unwrap_or_default();
+    match text.split(';').next().unwrap_or_default().trim() {
+        "" => "application/json",
+        media => media,
+    }
+}
+
+fn parse(call: &Call) -> ApiResult<Parsed> {
+    match media_type(call) {
+        "application/json" => {
+            let (value, duplicates) = types::parse_json(&call.body).map_err(|error| {
+                ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+            })?;
+            Ok(Parsed { value, duplicates: duplicates.into_iter().map(|field| field.path).collect() })
+        }
+        "application/yaml" => Ok(Parsed { value: yaml(&call.body)?, duplicates: Vec::new() }),
+        _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
+    }
+}
+
+/// Parses a YAML document.
+pub(super) fn yaml(bytes: &[u8]) -> ApiResult<Value> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| ApiError::bad_request(format!("the YAML body is not UTF-8: {error}")))?;
+    serde_saphyr::from_str(text)
+        .map_err(|error| ApiError::bad_request(format!("error converting YAML to JSON: {error}")))
+}
+
+/// The body as it is, of whatever kind.
+pub(super) fn decode_any(call: &Call) -> ApiResult<Value> {
+    let value = parse(call)?.value;
+    if value.is_object() { Ok(value) } else { Err(no_object(&value)) }
+}
+
+/// The body as an object of the resource: cut to its fields, with defaults. What it does not know is
+/// refused, warned of or ignored by the options.
+pub(super) fn decode(call: &mut Call, options: WriteOptions) -> ApiResult<Value> {
+    let Parsed { mut value, duplicates } = parse(call)?;
+    if !value.is_object() {
+        return Err(no_object(&value));
+    }
+    check_type(&call.resource, &mut value)?;
+    let unknown = call.resource.normalise(&mut value)?;
+    let problems = problems(&unknown, &duplicates);
+    match options.field_validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => call.warnings.extend(problems),
+        FieldValidation::Strict if problems.is_empty() => {}
+        FieldValidation::Strict => {
+            let Resource { kind, version, .. } = &*call.resource;
+            return Err(ApiError::bad_request(format!(
+                "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {}",
+                problems.join(", ")
+            )));
+        }
+    }
+    Ok(value)
+}
+
+/// The texts for unknown and repeated fields.
+pub(super) fn problems(unknown: &[String], duplicates: &[String]) -> Vec<String> {
+    let unknown = unknown.iter().map(|path| format!("unknown field \"{path}\""));
+    let duplicates = duplicates.iter().map(|path| format!("duplicate field \"{path}\""));
+    unknown.chain(duplicates).collect()
+}
+
+fn no_object(value: &Value) -> ApiError {
+    ApiError::bad_request(format!(
+        "couldn't get version/kind; json parse error: the body must be a JSON object, not {value}"
+    ))
+}
+
+/// Checks that kind and version are those of the resource; a built-in kind may leave them out.
+fn check_type(resource: &Resource, value: &mut Value) -> ApiResult<()> {
+    let kind = value["kind"].as_str().unwrap_or_default();
+    let version = value["apiVersion"].as_str().unwrap_or_default();
+    if resource.is_custom() {
+        if kind.is_empty() {
+            return Err(ApiError::bad_request(format!("Object 'Kind' is missing in '{value}'")));
+        }
+        if version.is_empty() {
+            return Err(ApiError::bad_request(format!("Object 'apiVersion' is missing in '{value}'")));
+        }
+    }
+    let expected = resource.api_version();
+    if !version.is_empty() && version != expected {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version ({expected})"
+        )));
+    }
+    if !kind.is_empty() && *kind != *resource.kind {
+        return Err(ApiError::bad_request(format!(
+            "{kind} in version \"{}\" cannot be handled as a {}: the kind in the data does not match",
+            resource.version, resource.kind
+        )));
+    }
+    set_type(value, &expected, &resource.kind);
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Patch: merge, JSON and strategic merge.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{
+    Api, Call, body,
+    options::{FieldValidation, WriteOptions},
+    present::View,
+    update::{Change, Origin, Part},
+};
+use crate::{
+    error::{ApiError, ApiResult},
+    http::response::ApiResponse,
+    patch::{self, PatchError},
+    registry::{Resource, resource::set_type},
+};
+
+/// The kinds of patches that are offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PatchType {
+    Json,
+    Merge,
+    Strategic,
+}
+
+const JSON: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+impl PatchType {
+    fn of(call: &Call) -> ApiResult<Self> {
+        let custom = call.resource.is_custom();
+        match body::media_type(call) {
+            JSON => Ok(Self::Json),
+            MERGE => Ok(Self::Merge),
+            STRATEGIC if !custom => Ok(Self::Strategic),
+            _ if custom => Err(ApiError::unsupported_media_type(&[JSON, MERGE])),
+            _ => Err(ApiError::unsupported_media_type(&[JSON, MERGE, STRATEGIC])),
+        }
+    }
+}
+
+/// A patch, decoded.
+#[derive(Clone, Debug)]
+pub(super) struct Patch {
+    kind: PatchType,
+    value: Value,
+}
+
+impl Patch {
+    pub(super) fn decode(call: &Call) -> ApiResult<Self> {
+        let kind = PatchType::of(call)?;
+        let value: Value = serde_json::from_slice(&call.body)
+            .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+        if kind != PatchType::Json && !value.is_object() {
+            return Err(ApiError::bad_request(format!(
+                "error decoding patch: it must be a JSON object, not {value}"
+            )));
+        }
+        Ok(Self { kind, value })
+    }
+
+    /// The patched object.
+    pub(super) fn apply(&self, resource: &Resource, current: &Value) -> ApiResult<Value> {
+        let applied = match self.kind {
+            PatchType::Json => {
+                let mut new = current.clone();
+                patch::json(&mut new, &self.value).map(|()| new)
+            }
+            PatchType::Merge => {
+                let mut new = current.clone();
+                patch::merge(&mut new, &self.value);
+                Ok(new)
+            }
+            PatchType::Strategic => match resource.builtin_type() {
+                Some(ty) => patch::strategic(current, &self.value, ty),
+                None => {
+                    return Err(ApiError::unsupported_media_type(&[JSON, MERGE]));
+                }
+            },
+        };
+        let new = applied.map_err(|error| match error {
+            PatchError::TooManyOperations(found) => {
+                ApiError::too_many_patch_operations(patch::MAX_JSON_PATCH_OPERATIONS, found)
+            }
+            PatchError::Unprocessable(message) => ApiError::unprocessable(message),
+            other => ApiError::bad_request(other.to_string()),
+        })?;
+        if new.is_object() {
+            Ok(new)
+        } else {
+            Err(ApiError::unprocessable("the patch leaves no object"))
+        }
+    }
+}
+
+impl Api {
+    pub(super) fn patch(&self, call: &mut Call) -> ApiResult<ApiResponse> {
+        self.patch_part(call, Part::Main)
+    }
+
+    pub(super) fn patch_part(&self, call: &mut Call, part: Part) -> ApiResult<ApiResponse> {
+        if call.path.name.is_none() {
+            return Err(ApiError::method_not_allowed());
+        }
+        let view = View::for_item(self, call)?;
+        let options = WriteOptions::parse(&call.query, "PatchOptions")?;
+        let patch = Patch::decode(call)?;
+        let resource = Arc::clone(&call.resource);
+        let key = call.key();
+        let mut change = Change {
+            resource: &resource,
+            key: &key,
+            part,
+            origin: Origin::Patch,
+            dry_run: options.dry_run,
+        };
+        let changed = self.change(&mut change, &mut call.warnings, |current, warnings| {
+            let mut new = patch.apply(&resource, current)?;
+            check_type(&resource, &new)?;
+            set_type(&mut new, &resource.api_version(), &resource.kind);
+            let unknown = resource.normalise(&mut new)?;
+            let problems = body::problems(&unknown, &[]);
+            match options.field_validation {
+                FieldValidation::Ignore => {}
+                FieldValidation::Warn => warnings.extend(problems),
+                FieldValidation::Strict if problems.is_empty() => {}
+                FieldValidation::Strict => {
+                    return Err(ApiError::unprocessable(format!(
+                        "error decoding patch: strict decoding error: {}",
+                        problems.join(", ")
+                    )));
+                }
+            }
+            Ok(new)
+        })?;
+        Ok(changed.response(&view))
+    }
+}
+
+/// A patch may not turn an object into one of another kind.
+fn check_type(resource: &Resource, new: &Value) -> ApiResult<()> {
+    let kind = new["kind"].as_str().unwrap_or_default();
+    let version = new["apiVersion"].as_str().unwrap_or_default();
+    if *kind == *resource.kind && version == resource.api_version() {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "the patch changes the type to {version}, {kind}; it must stay {}, {}",
+        resource.api_version(),
+        resource.kind
+    )))
+}

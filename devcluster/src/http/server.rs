@@ -1,0 +1,104 @@
+//! Accepts connections and serves HTTP/1.1 and HTTP/2 on them.
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use http::Request;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::response::ApiResponse;
+
+/// A peer that has not finished its TLS handshake by then is dropped.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// After a stop, connections get this long to finish their responses.
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+/// Pause after a failed accept, e.g. when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Answers requests.
+pub(crate) trait Respond: Send + Sync + 'static {
+    /// Answers one request. Never panics.
+    fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = ApiResponse> + Send;
+}
+
+/// Serves a listener until `stop`. Each connection is a task of `tasks`.
+pub(crate) async fn serve<R: Respond>(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    responder: Arc<R>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+) {
+    let acceptor = tls.map(TlsAcceptor::from);
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let (acceptor, responder, stop) = (acceptor.clone(), Arc::clone(&responder), stop.clone());
+        tasks.spawn(async move {
+            let Some(acceptor) = acceptor else {
+                connection(socket, peer, responder, stop).await;
+                return;
+            };
+            match tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(socket)).await {
+                Ok(Ok(stream)) => connection(stream, peer, responder, stop).await,
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+                Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
+            }
+        });
+    }
+}
+
+async fn connection<S, R>(stream: S, peer: SocketAddr, responder: Arc<R>, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    R: Respond,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1000);
+    let service = service_fn(move |request| {
+        let responder = Arc::clone(&responder);
+        async move { Ok::<_, Infallible>(responder.respond(request).await) }
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(DRAIN_LIMIT, connection).await {
+                Ok(served) => served,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%peer, error = &*error, "connection ended");
+    }
+}
