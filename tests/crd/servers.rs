@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use devcluster::DevCluster;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_client::config::{KubeConfigOptions, Kubeconfig};
 use kube_client::core::params::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -17,14 +18,33 @@ use crate::manifests;
 
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
 
-/// The embedded API server, or the real one where it is built.
-pub(crate) struct Server {
+/// A running API server and an administrator's client of it.
+struct Server {
     client: Client,
     // Held: the server ends with it.
-    _cluster: RealCluster,
+    _cluster: Cluster,
+}
+
+#[expect(dead_code, reason = "held for what dropping them ends")]
+enum Cluster {
+    Embedded(Box<DevCluster>),
+    Real(Box<RealCluster>),
 }
 
 impl Server {
+    async fn embedded() -> Self {
+        let cluster = DevCluster::builder().start().await.expect("it starts");
+        let dir = tempfile::tempdir().expect("a folder");
+        let kubeconfig = dir.path().join("kubeconfig");
+        cluster.write_kubeconfig(&kubeconfig).expect("a kubeconfig");
+        let client = client(&kubeconfig).await;
+        Server {
+            client,
+            _cluster: Cluster::Embedded(Box::new(cluster)),
+        }
+    }
+
+    /// None, and it says so, where the real one is not built.
     #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     async fn real() -> Option<Self> {
         let options = realcluster::Options::default();
@@ -38,36 +58,61 @@ impl Server {
         let client = client(cluster.kubeconfig()).await;
         Some(Server {
             client,
-            _cluster: cluster,
+            _cluster: Cluster::Real(Box::new(cluster)),
         })
     }
 }
 
-#[tokio::test]
-async fn c02_the_real_api_server_admits_what_the_rules_say() {
-    if let Some(server) = Server::real().await {
-        admits_what_the_rules_say(&server.client).await;
+mod embedded {
+    use super::Server;
+
+    #[tokio::test]
+    async fn c02_admission_follows_the_rules() {
+        super::admission_follows_the_rules(&Server::embedded().await.client).await;
+    }
+
+    #[tokio::test]
+    async fn c02_what_an_older_definition_let_through_can_be_reported() {
+        let server = Server::embedded().await;
+        super::what_an_older_definition_let_through_can_be_reported(&server.client).await;
+    }
+
+    #[tokio::test]
+    async fn c05_c06_columns_are_shown_and_fields_selected() {
+        super::columns_are_shown_and_fields_selected(&Server::embedded().await.client).await;
     }
 }
 
-#[tokio::test]
-async fn c02_what_an_older_definition_let_through_can_be_reported_on_the_real_api_server() {
-    if let Some(server) = Server::real().await {
-        what_an_older_definition_let_through_can_be_reported(&server.client).await;
-    }
-}
+mod real {
+    use super::Server;
 
-#[tokio::test]
-async fn c05_c06_the_real_api_server_shows_columns_and_selects_fields() {
-    if let Some(server) = Server::real().await {
-        shows_columns_and_selects_fields(&server.client).await;
+    #[tokio::test]
+    async fn c02_admission_follows_the_rules() {
+        if let Some(server) = Server::real().await {
+            super::admission_follows_the_rules(&server.client).await;
+        }
     }
-}
 
-#[tokio::test]
-async fn o04_the_real_api_server_takes_the_manifests() {
-    if let Some(server) = Server::real().await {
-        takes_the_manifests(&server.client).await;
+    #[tokio::test]
+    async fn c02_what_an_older_definition_let_through_can_be_reported() {
+        if let Some(server) = Server::real().await {
+            super::what_an_older_definition_let_through_can_be_reported(&server.client).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn c05_c06_columns_are_shown_and_fields_selected() {
+        if let Some(server) = Server::real().await {
+            super::columns_are_shown_and_fields_selected(&server.client).await;
+        }
+    }
+
+    // Deployments and server-side apply are kinds and ways of the real server alone.
+    #[tokio::test]
+    async fn o04_the_manifests_are_taken() {
+        if let Some(server) = Server::real().await {
+            super::the_manifests_are_taken(&server.client).await;
+        }
     }
 }
 
@@ -79,7 +124,7 @@ async fn client(kubeconfig: &Path) -> Client {
     Client::try_from(config).expect("a client")
 }
 
-async fn admits_what_the_rules_say(client: &Client) {
+async fn admission_follows_the_rules(client: &Client) {
     install(client).await;
     let proxies = dynamic_proxies(client);
 
@@ -220,7 +265,7 @@ fn drop_rules(value: &mut Value) {
     }
 }
 
-async fn shows_columns_and_selects_fields(client: &Client) {
+async fn columns_are_shown_and_fields_selected(client: &Client) {
     install(client).await;
     let proxies: Api<Proxy> = Api::namespaced(client.clone(), "default");
     for (name, spec) in [
@@ -329,7 +374,7 @@ async fn shows_columns_and_selects_fields(client: &Client) {
 }
 
 /// Strict about unknown fields; nothing but the namespace is really made.
-async fn takes_the_manifests(client: &Client) {
+async fn the_manifests_are_taken(client: &Client) {
     let strict = PatchParams::apply("manifests").validation_strict();
     for file in [
         "namespace.yaml",
