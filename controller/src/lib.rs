@@ -1,1 +1,39 @@
-//! Under construction.
+#![doc = include_str!("../README.md")]
+
+mod builder;
+pub mod consistency;
+mod controller;
+mod enqueue;
+mod error;
+pub mod finalizer;
+pub mod manager;
+pub mod metrics;
+mod options;
+pub mod owners;
+mod panic;
+pub mod predicate;
+mod reconcile;
+pub mod retry;
+mod settle;
+pub mod signals;
+mod source;
+mod worker;
+
+pub use informer::{Event, Informer, InformerOptions, Lister, MetadataOnly, ObjectKey};
+pub use uuid::Uuid;
+#[doc(no_inline)]
+pub use {informer, workqueue};
+
+pub use crate::builder::{ControllerBuilder, NoObject};
+pub use crate::controller::{Controller, ControllerHandle, QueueState};
+pub use crate::enqueue::LOW_PRIORITY;
+pub use crate::error::Error;
+pub use crate::manager::{Manager, ManagerOptions};
+pub use crate::options::ControllerOptions;
+pub use crate::reconcile::{Action, BoxError, Cancelled, Context, ReconcileError, Reconciler};
+pub use crate::retry::{MaybeConflict, retry_on_conflict};
+pub use crate::signals::Signals;
+pub use crate::source::Source;
+
+/// The queue of every controller.
+type Queue = workqueue::WorkQueue<ObjectKey>;

@@ -1,0 +1,508 @@
+//! Read-your-writes: know when the caches have caught up with one's own writes.
+//!
+//! A cache lags behind the API server, so a reconcile right after an own write may see the state
+//! before it and, say, create a second pod. A [`ConsistencyStore`] keeps for each key the
+//! `resourceVersion` of its newest write of each kind; [`check`](ConsistencyStore::check) before a
+//! reconcile tells whether the caches have reached them. Other keys are not held up. Mirrors
+//! Kubernetes' `controller/util/consistency`.
+//!
+//! ```
+//! use std::time::Duration;
+//! use controller::consistency::{Consistency, ConsistencyStore};
+//! use controller::{Action, ObjectKey};
+//!
+//! let mut store = ConsistencyStore::new(Duration::from_secs(5));
+//! // An `Informer` in real life; here a cache that stands at version 7.
+//! let proxies = store.track("Proxy", || Some("7".into()));
+//!
+//! let (key, uid) = (ObjectKey::namespaced("ns", "a"), "u-1");
+//! store.wrote(&key, uid, proxies, "9"); // the server answered our patch with version 9
+//! match store.check(&key, uid) {
+//!     Consistency::Level => unreachable!("7 is older than 9"),
+//!     // The event of our write comes earlier and wakes the key.
+//!     Consistency::Behind(lag) => assert!(lag.remaining <= Duration::from_secs(5)),
+//!     Consistency::Overdue(_) => { /* read the object live */ }
+//! }
+//! ```
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering as Memory};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use informer::{Informer, ObjectKey, compare_versions};
+use kube_core::Resource;
+use tokio::time::Instant;
+
+/// The newest `resourceVersion` a cache has seen, objects and bookmarks alike.
+pub trait ObservedVersion: Send + Sync + 'static {
+    /// The version; none before the first list.
+    fn observed_version(&self) -> Option<Arc<str>>;
+}
+
+impl<F> ObservedVersion for F
+where
+    F: Fn() -> Option<Arc<str>> + Send + Sync + 'static,
+{
+    fn observed_version(&self) -> Option<Arc<str>> {
+        self()
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> ObservedVersion for Informer<K> {
+    fn observed_version(&self) -> Option<Arc<str>> {
+        Some(self.lister().resource_version()).filter(|version| !version.is_empty())
+    }
+}
+
+/// A cache known to a [`ConsistencyStore`]; only valid for the store that gave it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tracked(usize);
+
+/// Whether the caches have reached a key's own writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Consistency {
+    /// They have, or there is no write on record: reconcile from the cache.
+    Level,
+    /// A cache lags: don't act on it. Come again after [`Lag::remaining`] at the latest; the event
+    /// of the own write normally comes earlier.
+    Behind(Lag),
+    /// A cache lags for longer than the cap: read live what the decision rests on. This goes on
+    /// until the cache has caught up.
+    Overdue(Lag),
+}
+
+/// How far a cache is behind an own write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lag {
+    /// Name the cache was tracked under.
+    pub cache: Arc<str>,
+    /// `resourceVersion` of the write.
+    pub written: Arc<str>,
+    /// What the cache has seen; none before its first list.
+    pub observed: Option<Arc<str>>,
+    /// Time until the cap; zero if overdue.
+    pub remaining: Duration,
+}
+
+impl fmt::Display for Lag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let observed = self.observed.as_deref().unwrap_or("nothing");
+        write!(
+            f,
+            "cache of {} has seen {observed}, own write is {}",
+            self.cache, self.written
+        )
+    }
+}
+
+/// Versions of own writes by key, and the caches they are compared with.
+///
+/// A record lives until the caches have reached it, the key is [cleared](Self::clear), or another
+/// UID comes under the key. Records of keys that are never checked again are swept once the caches
+/// are level with them, each time the number of records has doubled, so the store holds about as
+/// many records as there are keys with writes the caches have not yet seen.
+///
+/// Cost: a check or write is one look-up in a sharded map plus one comparison for each kind
+/// written; a sweep touches all records and is amortised by the writes before it.
+pub struct ConsistencyStore {
+    cap: Duration,
+    caches: Vec<Cache>,
+    records: DashMap<ObjectKey, Record>,
+    /// Number of records at which the next write sweeps.
+    sweep_at: AtomicUsize,
+}
+
+struct Cache {
+    name: Arc<str>,
+    version: Box<dyn ObservedVersion>,
+}
+
+#[derive(Debug)]
+struct Record {
+    uid: Arc<str>,
+    /// At most one for each cache.
+    writes: Vec<Write>,
+}
+
+#[derive(Debug, Clone)]
+struct Write {
+    cache: usize,
+    version: Arc<str>,
+    at: Instant,
+}
+
+/// Fewer records than this are not worth a sweep.
+const SWEEP_FROM: usize = 1024;
+
+impl Default for ConsistencyStore {
+    /// A store with a cap of 10 s.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(10))
+    }
+}
+
+impl fmt::Debug for ConsistencyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let caches: Vec<_> = self.caches.iter().map(|cache| &cache.name).collect();
+        f.debug_struct("ConsistencyStore")
+            .field("cap", &self.cap)
+            .field("caches", &caches)
+            .field("records", &self.records.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ConsistencyStore {
+    /// A store without caches; a write is waited for at most `cap`.
+    #[must_use]
+    pub fn new(cap: Duration) -> Self {
+        Self {
+            cap,
+            caches: Vec::new(),
+            records: DashMap::new(),
+            sweep_at: AtomicUsize::new(SWEEP_FROM),
+        }
+    }
+
+    /// Makes a cache known under `name` (for messages): an informer, or a closure.
+    pub fn track(&mut self, name: impl Into<Arc<str>>, cache: impl ObservedVersion) -> Tracked {
+        self.caches.push(Cache {
+            name: name.into(),
+            version: Box::new(cache),
+        });
+        Tracked(self.caches.len() - 1)
+    }
+
+    /// Records that the reconcile of `key` (incarnation `uid`) wrote an object of the kind in
+    /// `cache`, and that the server answered with `version`.
+    ///
+    /// The newest version counts; one that can't be compared replaces the one on record. Another
+    /// `uid` than on record starts a fresh record.
+    pub fn wrote(&self, key: &ObjectKey, uid: &str, cache: Tracked, version: &str) {
+        self.sweep_if_due();
+        let write = Write {
+            cache: cache.0,
+            version: version.into(),
+            at: Instant::now(),
+        };
+        match self.records.entry(key.clone()) {
+            Entry::Occupied(mut entry) if &*entry.get().uid == uid => entry.get_mut().put(write),
+            Entry::Occupied(mut entry) => {
+                entry.insert(Record {
+                    uid: uid.into(),
+                    writes: vec![write],
+                });
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(Record {
+                    uid: uid.into(),
+                    writes: vec![write],
+                });
+            }
+        }
+    }
+
+    /// Tells whether the caches have reached the writes of `key`.
+    ///
+    /// Forgets the writes they have reached, and the whole record if its UID isn't `uid`.
+    pub fn check(&self, key: &ObjectKey, uid: &str) -> Consistency {
+        let Entry::Occupied(mut entry) = self.records.entry(key.clone()) else {
+            return Consistency::Level;
+        };
+        if &*entry.get().uid != uid {
+            entry.remove();
+            return Consistency::Level;
+        }
+        let now = Instant::now();
+        let mut oldest: Option<Lag> = None;
+        entry.get_mut().writes.retain(|write| {
+            let cache = &self.caches[write.cache];
+            let observed = cache.version.observed_version();
+            let standing = standing(observed.as_deref(), &write.version);
+            if standing == Standing::Reached {
+                return false;
+            }
+            let remaining = self.cap.saturating_sub(now - write.at);
+            if oldest.as_ref().is_none_or(|lag| remaining < lag.remaining) {
+                oldest = Some(Lag {
+                    cache: Arc::clone(&cache.name),
+                    written: Arc::clone(&write.version),
+                    observed,
+                    remaining,
+                });
+            }
+            // What can't be compared is never seen as reached: past the cap it has done its work.
+            standing == Standing::Behind || !remaining.is_zero()
+        });
+        if entry.get().writes.is_empty() {
+            entry.remove();
+        }
+        match oldest {
+            None => Consistency::Level,
+            Some(lag) if lag.remaining.is_zero() => Consistency::Overdue(lag),
+            Some(lag) => Consistency::Behind(lag),
+        }
+    }
+
+    /// Forgets the writes of `key`: its object is gone.
+    pub fn clear(&self, key: &ObjectKey) {
+        self.records.remove(key);
+    }
+
+    /// Number of keys with a write on record.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Reports whether no write is on record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    fn sweep_if_due(&self) {
+        if self.records.len() < self.sweep_at.load(Memory::Relaxed) {
+            return;
+        }
+        let observed: Vec<_> = self
+            .caches
+            .iter()
+            .map(|cache| cache.version.observed_version())
+            .collect();
+        self.records.retain(|_, record| {
+            record.writes.retain(|write| {
+                standing(observed[write.cache].as_deref(), &write.version) != Standing::Reached
+            });
+            !record.writes.is_empty()
+        });
+        self.sweep_at
+            .store(SWEEP_FROM.max(self.records.len() * 2), Memory::Relaxed);
+    }
+}
+
+impl Record {
+    fn put(&mut self, write: Write) {
+        match self
+            .writes
+            .iter_mut()
+            .find(|present| present.cache == write.cache)
+        {
+            None => self.writes.push(write),
+            Some(present) => {
+                let order = compare_versions(&present.version, &write.version);
+                // A late answer to an older write must not lower the mark.
+                if order != Some(Ordering::Greater) {
+                    *present = write;
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    Reached,
+    Behind,
+    Incomparable,
+}
+
+/// Where a cache that has seen `observed` stands to a write that got `written`.
+fn standing(observed: Option<&str>, written: &str) -> Standing {
+    let Some(observed) = observed else {
+        return Standing::Behind;
+    };
+    match compare_versions(observed, written) {
+        Some(Ordering::Less) => Standing::Behind,
+        Some(Ordering::Equal | Ordering::Greater) => Standing::Reached,
+        None if observed == written => Standing::Reached,
+        None => Standing::Incomparable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    const CAP: Duration = Duration::from_secs(5);
+
+    /// Two caches whose versions the test moves.
+    struct World {
+        store: ConsistencyStore,
+        proxies: Tracked,
+        pods: Tracked,
+        versions: Arc<Mutex<[Option<&'static str>; 2]>>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let versions = Arc::new(Mutex::new([Some("10"), Some("10")]));
+            let mut store = ConsistencyStore::new(CAP);
+            let [proxies, pods] = [("Proxy", 0), ("Pod", 1)].map(|(name, n)| {
+                let versions = Arc::clone(&versions);
+                store.track(name, move || versions.lock().unwrap()[n].map(Arc::from))
+            });
+            Self {
+                store,
+                proxies,
+                pods,
+                versions,
+            }
+        }
+
+        fn see(&self, cache: Tracked, version: &'static str) {
+            self.versions.lock().unwrap()[cache.0] = Some(version);
+        }
+
+        /// L, B or O, with the name of the cache that lags.
+        fn check(&self, name: &str, uid: &str) -> String {
+            match self.store.check(&key(name), uid) {
+                Consistency::Level => "L".to_owned(),
+                Consistency::Behind(lag) => format!("B {}", lag.cache),
+                Consistency::Overdue(lag) => format!("O {}", lag.cache),
+            }
+        }
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::namespaced("ns", name)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_a_store_behind_an_own_write_waits_and_goes_when_level() {
+        let world = World::new();
+        assert_eq!(world.check("a", "u"), "L", "no write on record");
+        world.store.wrote(&key("a"), "u", world.proxies, "12");
+        for (version, expected) in [("10", "B Proxy"), ("11", "B Proxy"), ("12", "L")] {
+            world.see(world.proxies, version);
+            assert_eq!(world.check("a", "u"), expected, "{version}");
+            assert_eq!(world.check("b", "u"), "L", "another key goes on");
+        }
+        assert!(world.store.is_empty(), "reaching a write clears it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_every_kind_written_must_be_level() {
+        let world = World::new();
+        world.store.wrote(&key("a"), "u", world.proxies, "12");
+        world.store.wrote(&key("a"), "u", world.pods, "13");
+        world.see(world.proxies, "100");
+        assert_eq!(
+            world.check("a", "u"),
+            "B Pod",
+            "versions of two kinds are never compared"
+        );
+        world.see(world.pods, "13");
+        assert_eq!(world.check("a", "u"), "L");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_the_newest_write_counts_in_any_order_of_answers() {
+        let world = World::new();
+        for version in ["9", "12", "11"] {
+            world.store.wrote(&key("a"), "u", world.proxies, version);
+        }
+        world.see(world.proxies, "11");
+        assert_eq!(world.check("a", "u"), "B Proxy");
+        world.see(world.proxies, "12");
+        assert_eq!(world.check("a", "u"), "L");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_another_uid_starts_a_fresh_record() {
+        let world = World::new();
+        world.store.wrote(&key("a"), "old", world.proxies, "99");
+        world.store.wrote(&key("a"), "new", world.pods, "12");
+        world.see(world.pods, "12");
+        assert_eq!(
+            world.check("a", "new"),
+            "L",
+            "the write of the old incarnation is gone"
+        );
+        world.store.wrote(&key("a"), "old", world.proxies, "99");
+        assert_eq!(world.check("a", "new"), "L");
+        assert!(
+            world.store.is_empty(),
+            "a check under another UID clears the record"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_past_the_cap_the_lag_is_overdue_until_the_store_is_level() {
+        let world = World::new();
+        world.store.wrote(&key("a"), "u", world.proxies, "12");
+        tokio::time::advance(CAP - Duration::from_millis(1)).await;
+        let Consistency::Behind(lag) = world.store.check(&key("a"), "u") else {
+            panic!("the cap has not passed");
+        };
+        assert_eq!(lag.remaining, Duration::from_millis(1));
+        assert_eq!(
+            lag.to_string(),
+            "cache of Proxy has seen 10, own write is 12"
+        );
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(world.check("a", "u"), "O Proxy");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(
+            world.check("a", "u"),
+            "O Proxy",
+            "as long as the cache is stale"
+        );
+        world.see(world.proxies, "12");
+        assert_eq!(world.check("a", "u"), "L");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_a_gone_owner_is_cleared() {
+        let world = World::new();
+        world.store.wrote(&key("a"), "u", world.proxies, "12");
+        world.store.clear(&key("a"));
+        assert!(world.store.is_empty());
+        assert_eq!(world.check("a", "u"), "L");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_that_cannot_be_compared_is_waited_for_up_to_the_cap() {
+        let world = World::new();
+        world.store.wrote(&key("a"), "u", world.proxies, "abc");
+        assert_eq!(world.check("a", "u"), "B Proxy");
+        tokio::time::advance(CAP).await;
+        assert_eq!(world.check("a", "u"), "O Proxy");
+        assert_eq!(
+            world.check("a", "u"),
+            "L",
+            "nothing will ever tell that it was reached"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_before_its_first_list_is_behind() {
+        let world = World::new();
+        *world.versions.lock().unwrap() = [None, None];
+        world.store.wrote(&key("a"), "u", world.pods, "1");
+        assert_eq!(world.check("a", "u"), "B Pod");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_never_checked_again_are_swept_when_level_and_kept_when_not() {
+        let world = World::new();
+        for n in 0..SWEEP_FROM {
+            let version = if n % 4 == 0 { "20" } else { "15" };
+            world
+                .store
+                .wrote(&key(&n.to_string()), "u", world.pods, version);
+        }
+        assert_eq!(world.store.len(), SWEEP_FROM);
+        world.see(world.pods, "15");
+        world.store.wrote(&key("last"), "u", world.pods, "21");
+        assert_eq!(world.store.len(), SWEEP_FROM / 4 + 1);
+        assert_eq!(world.check("0", "u"), "B Pod");
+    }
+}

@@ -1,0 +1,305 @@
+//! A controller: sources, queue and workers, from the first list to the last reconcile.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use informer::{ObjectKey, Registration, Synced, Unsynced, wait_for_cache_sync};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+use workqueue::{AddOptions, Origin};
+
+use crate::Queue;
+use crate::builder::{ControllerBuilder, Name};
+use crate::error::Error;
+use crate::metrics::{ControllerMetrics, Recorder};
+use crate::reconcile::Reconciler;
+use crate::source::StartSource;
+use crate::worker::Workshop;
+
+/// A reconciler with its sources, a queue and workers; built by [`Controller::builder`].
+pub struct Controller {
+    name: Name,
+    sources: Vec<Box<dyn StartSource>>,
+    workshop: Workshop,
+    synced: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller")
+            .field("name", &self.name.text)
+            .field("options", &self.workshop.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Controller {
+    /// Starts a controller named `name`: unique in the process, and a label of its metrics.
+    ///
+    /// ```no_run
+    /// # use controller::{Controller, ControllerOptions, Informer, ObjectKey, Reconciler};
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+    /// # fn example(
+    /// #     reconciler: impl Reconciler,
+    /// #     configs: &Informer<ConfigMap>,
+    /// #     pods: &Informer<Pod>,
+    /// #     secrets: &Informer<Secret>,
+    /// # ) -> Result<(), controller::Error> {
+    /// let controller = Controller::builder("config", reconciler)
+    ///     .for_object(configs)
+    ///     .owns(pods)
+    ///     .watches(secrets, |secret| vec![ObjectKey::of(secret)])
+    ///     .options(ControllerOptions { workers: 4, ..ControllerOptions::default() })
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn builder<R: Reconciler>(name: impl Into<String>, reconciler: R) -> ControllerBuilder<R> {
+        ControllerBuilder::new(name.into(), reconciler)
+    }
+
+    pub(crate) fn new(name: Name, sources: Vec<Box<dyn StartSource>>, workshop: Workshop) -> Self {
+        Self {
+            name,
+            sources,
+            workshop,
+            synced: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name.text
+    }
+
+    /// A handle to watch and trigger the controller; it stays valid while the controller runs and
+    /// after its end.
+    #[must_use]
+    pub fn handle(&self) -> ControllerHandle {
+        ControllerHandle {
+            name: Arc::clone(&self.name.text),
+            queue: self.workshop.queue.clone(),
+            recorder: Arc::clone(&self.workshop.recorder),
+            synced: Arc::clone(&self.synced),
+        }
+    }
+
+    /// Runs until `stop`: registers with the informers, waits until every handler has seen its
+    /// initial list, then reconciles.
+    ///
+    /// On `stop` no further key is taken, the runs under way see [`Context::is_cancelled`] and are
+    /// waited for; how long is the caller's matter (see [`Manager`]). Keys still in the queue are
+    /// dropped: the next start lists everything again. The informers must run elsewhere.
+    ///
+    /// A second start is impossible, since this takes the controller.
+    ///
+    /// Cancellation safety: dropping the future drops the running reconciles at their next await
+    /// and removes the handlers.
+    ///
+    /// # Errors
+    /// [`Error::SyncTimeout`] names each handler without its initial list, and why. A stop while
+    /// waiting is no error. [`Error::Source`] if an informer refuses a handler, [`Error::Worker`].
+    ///
+    /// [`Context::is_cancelled`]: crate::Context::is_cancelled
+    /// [`Manager`]: crate::Manager
+    pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        let Self {
+            name,
+            sources,
+            workshop,
+            synced,
+        } = self;
+        let mut registered = Registered {
+            queue: workshop.queue.clone(),
+            handlers: Vec::new(),
+        };
+        for source in sources {
+            let informer = source.name();
+            let handler = source
+                .start(&name.text, &workshop.queue)
+                .map_err(|source| Error::Source {
+                    name: name.text.to_string(),
+                    informer,
+                    source: Box::new(source),
+                })?;
+            registered.handlers.push(handler);
+        }
+        let timeout = workshop.options.sync_timeout;
+        let handlers: Vec<_> = registered
+            .handlers
+            .iter()
+            .map(|one| one as &dyn Synced)
+            .collect();
+        match wait_until_synced(&handlers, timeout, &stop).await {
+            Wait::Synced => synced.store(true, Ordering::Release),
+            Wait::Stopped => return Ok(()),
+            Wait::TimedOut(unsynced) => {
+                return Err(Error::SyncTimeout {
+                    name: name.text.to_string(),
+                    timeout,
+                    unsynced,
+                });
+            }
+        }
+        info!(
+            controller = &*name.text,
+            workers = workshop.options.workers,
+            "workers start"
+        );
+        let result = work(Arc::new(workshop), &stop).await;
+        debug!(controller = &*name.text, "workers ended");
+        result
+    }
+}
+
+/// Runs the workers until all have ended after `stop`, or one has died.
+async fn work(workshop: Arc<Workshop>, stop: &CancellationToken) -> Result<(), Error> {
+    let mut workers = JoinSet::new();
+    for _ in 0..workshop.options.workers {
+        let workshop = Arc::clone(&workshop);
+        // A child token of its own: workers don't meet at the lock of one token.
+        let stop = stop.child_token();
+        workers.spawn(async move { workshop.work(stop).await });
+    }
+    while let Some(ended) = workers.join_next().await {
+        // Dropping the set aborts the others.
+        ended.map_err(|error| Error::Worker {
+            name: workshop.controller.to_string(),
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(())
+}
+
+/// The handlers of a running controller. When dropped they are removed, and the queue takes no
+/// more keys, whichever way the run ends.
+struct Registered {
+    queue: Queue,
+    handlers: Vec<Registration>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.queue.shut_down();
+        for handler in &self.handlers {
+            // The first poll removes; a call that runs now finds the queue shut.
+            handler.shutdown().now_or_never();
+        }
+    }
+}
+
+pub(crate) enum Wait {
+    Synced,
+    Stopped,
+    TimedOut(Vec<Unsynced>),
+}
+
+/// Waits until everything has synced, for at most `timeout`, or until `stop`.
+pub(crate) async fn wait_until_synced(
+    all: &[&dyn Synced],
+    timeout: Duration,
+    stop: &CancellationToken,
+) -> Wait {
+    let give_up = stop.child_token();
+    let wait = wait_for_cache_sync(&give_up, all);
+    let timer = async {
+        tokio::time::sleep(timeout).await;
+        give_up.cancel();
+        std::future::pending().await
+    };
+    let result = tokio::select! {
+        result = wait => result,
+        () = timer => unreachable!("the timer never ends"),
+    };
+    match result {
+        Ok(()) => Wait::Synced,
+        Err(_) if stop.is_cancelled() => Wait::Stopped,
+        Err(not_synced) => Wait::TimedOut(not_synced.unsynced),
+    }
+}
+
+/// Watches and triggers a [`Controller`] from outside; cheap to clone.
+#[derive(Clone)]
+pub struct ControllerHandle {
+    name: Arc<str>,
+    queue: Queue,
+    recorder: Arc<Recorder>,
+    synced: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for ControllerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControllerHandle")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Number of keys in each state of a controller's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct QueueState {
+    /// Waiting for a worker.
+    pub ready: usize,
+    /// Being reconciled.
+    pub running: usize,
+    /// Waiting for a moment in time: a backoff or a `RequeueAfter`.
+    pub delayed: usize,
+    /// Failed since their last success.
+    pub failing: usize,
+}
+
+impl ControllerHandle {
+    /// Name of the controller.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Reports whether all initial lists have been handled, that is, whether workers run: the
+    /// readiness of the controller.
+    #[must_use]
+    pub fn has_synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// The controller's counters now.
+    #[must_use]
+    pub fn metrics(&self) -> ControllerMetrics {
+        self.recorder.snapshot()
+    }
+
+    /// The queue's state now; the numbers are read one after the other.
+    #[must_use]
+    pub fn queue(&self) -> QueueState {
+        QueueState {
+            ready: self.queue.len(),
+            running: self.queue.running(),
+            delayed: self.queue.delayed(),
+            failing: self.queue.failing(),
+        }
+    }
+
+    /// Asks for a reconcile of `key`, as an event does. Never blocks; without effect after the end.
+    pub fn trigger(&self, key: ObjectKey) {
+        self.queue.add(key);
+    }
+
+    /// Asks for a reconcile of `key` in `after`, whatever happens to the key until then.
+    pub fn trigger_after(&self, key: ObjectKey, after: Duration) {
+        let after = Some(after);
+        let origin = Origin::Reminder;
+        self.queue.add_with(
+            key,
+            AddOptions {
+                after,
+                origin,
+                ..AddOptions::default()
+            },
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! Why a controller can't be built or ends, and how errors are printed.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use informer::Unsynced;
+
+/// Why a controller can't be built, or ended before it was stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name is no label value.
+    #[error(
+        "controller name {name:?} must be 1 to 63 characters of a-z, A-Z, 0-9, '-', '_', '.', \
+         with a letter or digit at both ends"
+    )]
+    InvalidName {
+        /// The name asked for.
+        name: String,
+    },
+    /// Another controller of this process has the name.
+    #[error("a controller named {name:?} exists already in this process")]
+    NameTaken {
+        /// The name asked for.
+        name: String,
+    },
+    /// An option has a value out of its range.
+    #[error("controller option {option} is {value}, expected {expected}")]
+    InvalidOption {
+        /// Field of [`ControllerOptions`](crate::ControllerOptions).
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// A controller without a source would never reconcile anything.
+    #[error("controller {name:?} has no source: add one with for_object, owns or watches")]
+    NoSource {
+        /// Name of the controller.
+        name: String,
+    },
+    /// The work queue refused its options.
+    #[error("set up the work queue of controller {name:?}")]
+    Queue {
+        /// Name of the controller.
+        name: String,
+        /// What the queue reported.
+        #[source]
+        source: Box<workqueue::Error>,
+    },
+    /// An informer refused the controller's handler.
+    #[error("register controller {name:?} with the informer of {informer}")]
+    Source {
+        /// Name of the controller.
+        name: String,
+        /// Name of the informer.
+        informer: String,
+        /// What the informer reported.
+        #[source]
+        source: Box<informer::Error>,
+    },
+    /// The initial lists did not come, or were not handled, in time.
+    #[error("controller {name:?} not synced within {timeout:?}: {}", list(.unsynced))]
+    SyncTimeout {
+        /// Name of the controller.
+        name: String,
+        /// How long it waited.
+        timeout: Duration,
+        /// The handlers that are missing, each with what holds it up.
+        unsynced: Vec<Unsynced>,
+    },
+    /// A worker ended by a panic outside of a reconcile, which is a fault of this crate.
+    #[error("a worker of controller {name:?} ended: {reason}")]
+    Worker {
+        /// Name of the controller.
+        name: String,
+        /// What the runtime reported.
+        reason: String,
+    },
+}
+
+pub(crate) fn list(items: &[impl fmt::Display]) -> String {
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Prints an error and its chain of causes, divided by colons.
+///
+/// A cause whose text stands in the line already (some errors print their source themselves) is
+/// left out.
+pub(crate) struct Chain<'a>(pub(crate) &'a (dyn StdError + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.0.to_string();
+        let mut next = self.0.source();
+        while let Some(error) = next {
+            let cause = error.to_string();
+            if !text.contains(&cause) {
+                text.push_str(": ");
+                text.push_str(&cause);
+            }
+            next = error.source();
+        }
+        f.write_str(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Level {
+        #[error("outer")]
+        Outer(#[source] Box<Level>),
+        #[error("middle: {0}")]
+        Repeating(#[source] Box<Level>),
+        #[error("inner")]
+        Inner,
+    }
+
+    #[test]
+    fn a_chain_is_printed_once_from_outer_to_inner() {
+        let repeating = Level::Repeating(Box::new(Level::Inner));
+        let error = Level::Outer(Box::new(repeating));
+        assert_eq!(Chain(&error).to_string(), "outer: middle: inner");
+    }
+}

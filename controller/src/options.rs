@@ -1,0 +1,151 @@
+//! Settings of a controller.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// How a controller runs; every field has a safe default.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControllerOptions {
+    /// Number of reconciles that may run at the same time (for different keys). Default 1.
+    pub workers: usize,
+    /// Wait after the first failure of a key; doubles with each further one. Default 5 ms.
+    pub backoff_base: Duration,
+    /// Longest wait of a failing key. Default 1000 s.
+    pub backoff_max: Duration,
+    /// Multiplies each backoff by a random factor in `[1 − j, 1 + j]`, so that keys that failed
+    /// together don't come again together; 0 to 1. Default 0 (off).
+    pub backoff_jitter: f64,
+    /// How long the sources may take to deliver their initial lists before the controller gives
+    /// up. Default 2 min.
+    pub sync_timeout: Duration,
+    /// Time after which a reconcile is cancelled ([`Context::is_cancelled`]); one that has not
+    /// returned a second later is dropped and counts as failed. None or zero: no limit. Default
+    /// none.
+    ///
+    /// [`Context::is_cancelled`]: crate::Context::is_cancelled
+    pub reconcile_timeout: Option<Duration>,
+    /// Whether a panic in a reconcile counts as a failure of its key (true) or ends the process
+    /// after a log line (false). Default true. Without unwinding (`panic = "abort"`) a panic always
+    /// ends the process.
+    pub recover_panic: bool,
+    /// Whether a second controller of the same name in this process is an error. Its metrics
+    /// would mix with the first one's. Default true.
+    pub unique_name: bool,
+}
+
+impl Default for ControllerOptions {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            backoff_base: Duration::from_millis(5),
+            backoff_max: Duration::from_secs(1000),
+            backoff_jitter: 0.0,
+            sync_timeout: Duration::from_secs(120),
+            reconcile_timeout: None,
+            recover_panic: true,
+            unique_name: true,
+        }
+    }
+}
+
+impl ControllerOptions {
+    /// The options if they make sense, with the zero deadline as none.
+    pub(crate) fn validated(mut self) -> Result<Self, Error> {
+        let fault = |option, value: String, expected| {
+            Err(Error::InvalidOption {
+                option,
+                value,
+                expected,
+            })
+        };
+        if self.workers == 0 {
+            return fault("workers", "0".to_owned(), "at least 1");
+        }
+        if self.backoff_base.is_zero() {
+            return fault(
+                "backoff_base",
+                format!("{:?}", self.backoff_base),
+                "more than 0",
+            );
+        }
+        if self.backoff_max < self.backoff_base {
+            let value = format!("{:?}", self.backoff_max);
+            return fault("backoff_max", value, "no less than backoff_base");
+        }
+        if !(0.0..=1.0).contains(&self.backoff_jitter) {
+            return fault("backoff_jitter", self.backoff_jitter.to_string(), "0 to 1");
+        }
+        if self.sync_timeout.is_zero() {
+            return fault("sync_timeout", "0s".to_owned(), "more than 0");
+        }
+        self.reconcile_timeout = self.reconcile_timeout.filter(|timeout| !timeout.is_zero());
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_names_option_value_and_what_is_allowed() {
+        let good = ControllerOptions::default;
+        let cases = [
+            (
+                ControllerOptions {
+                    workers: 0,
+                    ..good()
+                },
+                "workers is 0, expected at least 1",
+            ),
+            (
+                ControllerOptions {
+                    backoff_base: Duration::ZERO,
+                    ..good()
+                },
+                "backoff_base is 0ns, expected more than 0",
+            ),
+            (
+                ControllerOptions {
+                    backoff_max: Duration::from_millis(1),
+                    ..good()
+                },
+                "backoff_max is 1ms, expected no less than backoff_base",
+            ),
+            (
+                ControllerOptions {
+                    backoff_jitter: 1.5,
+                    ..good()
+                },
+                "backoff_jitter is 1.5, expected 0 to 1",
+            ),
+            (
+                ControllerOptions {
+                    backoff_jitter: f64::NAN,
+                    ..good()
+                },
+                "backoff_jitter is NaN, expected 0 to 1",
+            ),
+            (
+                ControllerOptions {
+                    sync_timeout: Duration::ZERO,
+                    ..good()
+                },
+                "sync_timeout is 0s, expected more than 0",
+            ),
+        ];
+        for (options, text) in cases {
+            assert_eq!(options.validated().unwrap_err().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_deadline_of_0_is_none() {
+        let options = ControllerOptions {
+            reconcile_timeout: Some(Duration::ZERO),
+            ..Default::default()
+        };
+        assert_eq!(options.validated().unwrap(), ControllerOptions::default());
+    }
+}

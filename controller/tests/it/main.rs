@@ -1,0 +1,10 @@
+//! A controller from event to result, on paused time with scripted sources.
+
+mod manager;
+mod mirror;
+mod results;
+mod signals;
+mod sources;
+mod support;
+mod sync;
+mod workers;

@@ -1,0 +1,1 @@
+//! The example on the embedded cluster.
