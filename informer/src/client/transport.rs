@@ -264,3 +264,144 @@ pub(crate) fn failure(error: kube_client::Error) -> source::Error {
     }
     source::Error::Transport(Box::new(error))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::StatusCode;
+    use http_body_util::{BodyExt as _, Full};
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Codes to answer with, in order; afterwards 200. `None` never answers.
+    type Script = Arc<Mutex<Vec<Option<u16>>>>;
+
+    async fn call(
+        request: Request<Body>,
+        answers: &[Option<u16>],
+    ) -> (Result<StatusCode, String>, usize) {
+        let script: Script = Arc::new(Mutex::new(answers.iter().rev().copied().collect()));
+        let made = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&made);
+        let inner = tower::service_fn(move |_: Request<Body>| {
+            *counted.lock() += 1;
+            let answer = script.lock().pop().unwrap_or(Some(200));
+            async move {
+                match answer {
+                    Some(code) => Ok::<_, BoxError>(
+                        Response::builder()
+                            .status(code)
+                            .body(Full::new(Bytes::from("{}")))
+                            .unwrap(),
+                    ),
+                    None => std::future::pending().await,
+                }
+            }
+        });
+        let seconds = Duration::from_secs;
+        let timeouts = Timeouts {
+            call: seconds(10),
+            list: seconds(60),
+            watch_open: seconds(15),
+        };
+        let answer = Calls::new(inner, timeouts, None, true)
+            .oneshot(request)
+            .await;
+        let made = *made.lock();
+        (
+            answer
+                .map(|answer| answer.status())
+                .map_err(|error| error.to_string()),
+            made,
+        )
+    }
+
+    fn request(method: &str, uri: &str, body: &str) -> Request<Body> {
+        let body = Body::from(body.as_bytes().to_vec());
+        Request::builder()
+            .method(method)
+            .uri(uri)
+            .body(body)
+            .unwrap()
+    }
+
+    const PODS: &str = "/api/v1/namespaces/n/pods";
+    const POD: &str = "/api/v1/namespaces/n/pods/p";
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_repeated_only_where_that_is_safe() {
+        let guarded = r#"{"metadata":{"resourceVersion":"5"}}"#;
+        let cases = [
+            ("GET", POD, "", 503, 200, 2),
+            ("POST", PODS, "{}", 503, 503, 1),
+            ("POST", PODS, "{}", 429, 200, 2),
+            ("PUT", POD, "{}", 504, 504, 1),
+            ("PUT", POD, guarded, 504, 200, 2),
+            ("PATCH", POD, guarded, 503, 200, 2),
+            ("DELETE", POD, "{}", 503, 503, 1),
+            ("GET", POD, "", 500, 500, 1),
+        ];
+        for (method, uri, body, answered, want, calls) in cases {
+            let outcome = call(request(method, uri, body), &[Some(answered)]).await;
+            let want = (Ok(StatusCode::from_u16(want).unwrap()), calls);
+            assert_eq!(outcome, want, "{method} {uri} {body} answered {answered}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_wants_no_repetition_gets_none() {
+        let mut request = request("GET", POD, "");
+        request.extensions_mut().insert(CallOptions {
+            retry: false,
+            timeout: None,
+        });
+        let (answer, calls) = call(request, &[Some(503)]).await;
+        assert_eq!((answer, calls), (Ok(StatusCode::SERVICE_UNAVAILABLE), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_an_answer_ends_at_its_deadline() {
+        for (uri, seconds) in [(POD, 10), (PODS, 60), ("/api/v1/pods?watch=true", 15)] {
+            let began = Instant::now();
+            let (answer, _) = call(request("GET", uri, ""), &[None]).await;
+            assert!(
+                answer.unwrap_err().contains(&format!("within {seconds} s")),
+                "{uri}"
+            );
+            assert_eq!(began.elapsed().as_secs(), seconds, "{uri}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_throttled_call_gives_up_before_its_deadline() {
+        let began = Instant::now();
+        let (answer, _) = call(request("GET", POD, ""), &[Some(429); 50]).await;
+        assert_eq!(answer, Ok(StatusCode::TOO_MANY_REQUESTS));
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_body_of_a_call_has_the_deadline_of_the_call_and_a_watch_has_none() {
+        for (uri, limited) in [(POD, true), ("/api/v1/pods?watch=true", false)] {
+            let inner = tower::service_fn(|_: Request<Body>| async {
+                let body = http_body_util::StreamBody::new(futures::stream::pending::<
+                    Result<Frame<Bytes>, BoxError>,
+                >());
+                Ok::<_, BoxError>(Response::new(body))
+            });
+            let second = Duration::from_secs(1);
+            let timeouts = Timeouts {
+                call: second,
+                list: second,
+                watch_open: second,
+            };
+            let calls = Calls::new(inner, timeouts, None, true);
+            let response = calls.oneshot(request("GET", uri, "")).await.unwrap();
+            let hour = Duration::from_secs(3600);
+            let body = tokio::time::timeout(hour, response.into_body().collect()).await;
+            assert_eq!(matches!(body, Ok(Err(_))), limited, "{uri}");
+        }
+    }
+}

@@ -170,6 +170,10 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         stop: &CancellationToken,
     ) -> Result<(), Box<dyn std::any::Any + Send>> {
         loop {
+            // The call before may have removed the handler.
+            if self.is_removed() {
+                return Ok(());
+            }
             let step = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -189,7 +193,9 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             tokio::task::coop::consume_budget().await;
         }
         if self.options.on_stop == OnStop::Deliver {
-            while let Some(step) = self.queue.try_next() {
+            while !self.is_removed()
+                && let Some(step) = self.queue.try_next()
+            {
                 self.step(step).await?;
                 tokio::task::coop::consume_budget().await;
             }

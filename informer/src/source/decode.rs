@@ -65,14 +65,16 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     /// Reads again what failed, this time keeping track of the path.
     fn explain(&self, text: &[u8], deleted: bool) -> Malformed {
         let mut json = serde_json::Deserializer::from_slice(text);
-        let filtered = Filtered {
-            inner: &mut json,
+        let mut track = serde_path_to_error::Track::new();
+        let inner = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+        let read = K::deserialize(Filtered {
+            inner,
             level: Level::Object,
             to: self,
-        };
-        let (path, problem) = match serde_path_to_error::deserialize::<_, K>(filtered) {
+        });
+        let (path, problem) = match read {
             Ok(_) => (String::new(), "text after the object".to_owned()),
-            Err(error) => (error.path().to_string(), without_values(error.inner())),
+            Err(error) => (track.path().to_string(), without_values(&error)),
         };
         let named = serde_json::from_slice::<Named<'_>>(text).unwrap_or_default();
         let meta = named.metadata;
@@ -368,11 +370,7 @@ impl<'de, A: MapAccess<'de>, K> MapAccess<'de> for FilteredMap<'_, A, K> {
                 level,
                 to,
             }),
-            Entry::Identity(expect) => {
-                let found: Text<'de> = inner.next_value()?;
-                to.check(expect, &found.0)?;
-                found.read(seed)
-            }
+            Entry::Identity(expect) => inner.next_value_seed(Identity { seed, expect, to }),
             Entry::Pass | Entry::Skip => inner.next_value_seed(seed),
         }
     }
@@ -388,6 +386,23 @@ impl<'de, S: DeserializeSeed<'de>, K> DeserializeSeed<'de> for Filtered<'_, S, K
             to,
         } = self;
         seed.deserialize(Filtered { inner, level, to })
+    }
+}
+
+/// Reads a text that must say what the decoder expects.
+struct Identity<'a, S, K> {
+    seed: S,
+    expect: Expect,
+    to: &'a Decoder<K>,
+}
+
+impl<'de, S: DeserializeSeed<'de>, K> DeserializeSeed<'de> for Identity<'_, S, K> {
+    type Value = S::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
+        let found = Text::deserialize(deserializer)?;
+        self.to.check(self.expect, &found.0)?;
+        found.read(self.seed)
     }
 }
 

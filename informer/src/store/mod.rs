@@ -460,3 +460,6 @@ impl<K: Resource> Version<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

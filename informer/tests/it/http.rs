@@ -1,0 +1,397 @@
+//! The API server's side of the wire, played by a service in this process.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use informer::source::{self, KubeSource, ListEnd, ListPart, ListRequest, ListVersion};
+use informer::source::{ListWatch, Scope, WatchEvent, WatchRequest};
+use informer::{Cause, Cut, Event, Informer, InformerOptions, MetadataOnly};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube_client::Client;
+use kube_client::client::Body;
+use kube_core::Resource;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+struct Answer {
+    code: u16,
+    retry_after: Option<u32>,
+    chunks: Vec<Bytes>,
+    /// Keep the body open after the chunks.
+    open: bool,
+}
+
+fn answer(code: u16, body: &str) -> Answer {
+    let chunks = body
+        .as_bytes()
+        .chunks(7)
+        .map(Bytes::copy_from_slice)
+        .collect();
+    Answer {
+        code,
+        retry_after: None,
+        chunks,
+        open: false,
+    }
+}
+
+/// A client whose calls are recorded and answered in order; beyond the answers they hang.
+#[derive(Clone, Default)]
+struct Wire {
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    calls: Arc<Mutex<Vec<http::request::Parts>>>,
+}
+
+impl Wire {
+    fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
+        let wire = Self::default();
+        wire.answers.lock().extend(answers);
+        wire
+    }
+
+    fn client(&self) -> Client {
+        let wire = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            wire.calls.lock().push(request.into_parts().0);
+            let answer = wire.answers.lock().pop_front();
+            async move {
+                let Some(answer) = answer else {
+                    return std::future::pending().await;
+                };
+                let chunks = futures::stream::iter(answer.chunks);
+                let frames = chunks.map(|chunk| Ok::<_, Infallible>(Frame::data(chunk)));
+                let body = match answer.open {
+                    true => frames.chain(futures::stream::pending()).boxed(),
+                    false => frames.boxed(),
+                };
+                let mut response = Response::builder().status(answer.code);
+                if let Some(seconds) = answer.retry_after {
+                    response = response.header("retry-after", seconds);
+                }
+                Ok::<_, Infallible>(response.body(StreamBody::new(body)).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn source<K>(&self, scope: Scope) -> KubeSource<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        KubeSource::new(
+            self.client(),
+            &(),
+            scope,
+            Cut::default(),
+            Duration::from_secs(60),
+        )
+    }
+
+    fn uris(&self) -> Vec<String> {
+        self.calls
+            .lock()
+            .iter()
+            .map(|call| call.uri.to_string())
+            .collect()
+    }
+
+    fn header(&self, call: usize, name: &str) -> String {
+        let calls = self.calls.lock();
+        let value = calls[call]
+            .headers
+            .get(name)
+            .map(|value| value.to_str().unwrap().to_owned());
+        value.unwrap_or_default()
+    }
+}
+
+fn first_list() -> ListRequest {
+    ListRequest {
+        version: ListVersion::Any,
+        limit: Some(500),
+        continue_token: None,
+    }
+}
+
+fn watch_from(version: &str) -> WatchRequest {
+    WatchRequest {
+        resource_version: version.to_owned(),
+        timeout: Duration::from_secs(300),
+        initial_events: false,
+    }
+}
+
+async fn list<K>(
+    source: &KubeSource<K>,
+) -> Result<(Vec<Result<K, source::Malformed>>, ListEnd), source::Error>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+{
+    let mut parts = source.list(first_list());
+    let mut all = Vec::new();
+    while let Some(part) = parts.next().await {
+        match part? {
+            ListPart::Items(items) => all.extend(items),
+            ListPart::End(end) => return Ok((all, end)),
+        }
+    }
+    panic!("a list without an end");
+}
+
+#[tokio::test]
+async fn i3_a_list_is_asked_for_and_read_with_its_head_before_or_behind_the_items() {
+    for body in [
+        r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9","continue":"t"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}"#,
+        r#"{"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}],"metadata":{"continue":"t","resourceVersion":"9"}}"#,
+    ] {
+        let wire = Wire::with([answer(200, body)]);
+        let scope = Scope {
+            namespace: Some("n".to_owned()),
+            ..Scope::default()
+        };
+        let (items, end) = list::<ConfigMap>(&wire.source(scope)).await.unwrap();
+        assert_eq!(items.len(), 2);
+        assert_eq!(
+            (end.resource_version.as_str(), end.continue_token.as_deref()),
+            ("9", Some("t"))
+        );
+        assert_eq!(
+            wire.uris(),
+            ["/api/v1/namespaces/n/configmaps?limit=500&resourceVersion=0"]
+        );
+        assert_eq!(wire.header(0, "accept"), "application/json");
+    }
+}
+
+#[tokio::test]
+async fn a_list_without_items_is_empty() {
+    for items in ["null", "[]"] {
+        let body = format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":{items}}}"#);
+        let wire = Wire::with([answer(200, &body)]);
+        let (items, end) = list::<ConfigMap>(&wire.source(Scope::default()))
+            .await
+            .unwrap();
+        assert!(items.is_empty() && end.resource_version == "9");
+    }
+}
+
+#[tokio::test]
+async fn r13_a_table_is_refused() {
+    let body = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"rows":[]}"#;
+    let wire = Wire::with([answer(200, body)]);
+    let error = list::<ConfigMap>(&wire.source(Scope::default()))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("a Table instead of a list"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn r18_one_bad_object_of_a_thousand_is_reported_with_name_and_path() {
+    let mut items: Vec<String> = (0..1000)
+        .map(|at| {
+            format!(r#"{{"metadata":{{"name":"o{at}","namespace":"n"}},"data":{{"k":"v"}}}}"#)
+        })
+        .collect();
+    items[500] =
+        r#"{"metadata":{"name":"bad","namespace":"n"},"data":{"k":{"secret":1}}}"#.to_owned();
+    let body = format!(
+        r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{}]}}"#,
+        items.join(",")
+    );
+    let frames: String = items
+        .iter()
+        .map(|item| format!("{{\"type\":\"ADDED\",\"object\":{item}}}\n"))
+        .collect();
+    let wire = Wire::with([answer(200, &body), answer(200, &frames)]);
+    let source = wire.source::<ConfigMap>(Scope::default());
+    let (listed, _) = list(&source).await.unwrap();
+    let mut watched = Vec::new();
+    let mut stream = source.watch(watch_from("9")).await.unwrap();
+    while let Some(batch) = stream.next().await {
+        watched.extend(batch.unwrap().into_iter().map(|event| match event {
+            WatchEvent::Added(object) => Ok(object),
+            WatchEvent::Malformed(malformed) => Err(malformed),
+            other => panic!("{other:?}"),
+        }));
+    }
+    for read in [listed, watched] {
+        let (good, bad): (Vec<_>, Vec<_>) = read.into_iter().partition(Result::is_ok);
+        assert_eq!((good.len(), bad.len()), (999, 1));
+        let text = bad[0].as_ref().unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "ConfigMap n/bad cannot be read at `data.k`: found map, expected a string"
+        );
+    }
+}
+
+#[tokio::test]
+async fn i33_the_status_counts_before_any_frame() {
+    let expired =
+        r#"{"kind":"Status","status":"Failure","reason":"Expired","code":410,"message":"too old"}"#;
+    let throttled = Answer {
+        retry_after: Some(7),
+        ..answer(429, "slow down")
+    };
+    let wire = Wire::with([
+        answer(410, expired),
+        throttled,
+        answer(502, "<html>bad</html>"),
+    ]);
+    let source = wire.source::<ConfigMap>(Scope::default());
+    let mut failures = Vec::new();
+    for _ in 0..3 {
+        let error = source.watch(watch_from("9")).await.err().expect("refused");
+        failures.push((error.to_string(), error.retry_after()));
+    }
+    assert_eq!(
+        failures,
+        [
+            ("server answered 410 Expired: too old".to_owned(), None),
+            (
+                "server answered 429 TooManyRequests: slow down".to_owned(),
+                Some(Duration::from_secs(7))
+            ),
+            (
+                "server answered 502 BadGateway: <html>bad</html>".to_owned(),
+                None
+            ),
+        ]
+    );
+    assert_eq!(wire.header(0, "accept-encoding"), "identity");
+}
+
+#[tokio::test]
+async fn a_status_printed_over_lines_in_a_watch_is_one_error() {
+    let body = "{\n  \"kind\": \"Status\",\n  \"status\": \"Failure\",\n  \"reason\": \"Gone\",\n  \"code\": 410\n}\n";
+    let wire = Wire::with([answer(200, body)]);
+    let source = wire.source::<ConfigMap>(Scope::default());
+    let mut stream = source.watch(watch_from("9")).await.unwrap();
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "server answered 410 Gone: ");
+    assert!(stream.next().await.is_none());
+}
+
+#[tokio::test]
+async fn i5_objects_are_there_before_the_answer_is_complete() {
+    let head = r#"{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}},{"met"#;
+    let wire = Wire::with([Answer {
+        open: true,
+        ..answer(200, head)
+    }]);
+    let source = wire.source::<ConfigMap>(Scope::default());
+    let mut parts = source.list(first_list());
+    let Some(Ok(ListPart::Items(items))) = parts.next().await else {
+        panic!("items first")
+    };
+    assert_eq!(items.len(), 1);
+}
+
+#[tokio::test]
+async fn a_list_that_breaks_off_is_an_error() {
+    let body = r#"{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}}"#;
+    let wire = Wire::with([answer(200, body)]);
+    let error = list::<ConfigMap>(&wire.source(Scope::default()))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("in the middle of the list"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn i102_a_metadata_informer_asks_for_metadata_alone_and_holds_no_secret() {
+    let applied = r#""kubectl.kubernetes.io/last-applied-configuration":"{\"data\":\"hunter2\"}""#;
+    let partial = |name: &str, version: u32| {
+        format!(
+            r#"{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{{"name":"{name}","namespace":"n","uid":"{name}","resourceVersion":"{version}","annotations":{{{applied},"keep":"this"}},"managedFields":[{{"manager":"hunter2"}}]}}}}"#
+        )
+    };
+    let list = format!(
+        r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{{"resourceVersion":"9"}},"items":[{}]}}"#,
+        partial("a", 1)
+    );
+    let frame = format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", partial("b", 10));
+    let wire = Wire::with([
+        answer(200, &list),
+        Answer {
+            open: true,
+            ..answer(200, &frame)
+        },
+    ]);
+    let informer: Informer<MetadataOnly<Secret>> =
+        Informer::new(wire.client(), InformerOptions::default()).unwrap();
+    let (send, mut told) = tokio::sync::mpsc::channel(8);
+    informer
+        .add_handler("names", move |event: &Event<MetadataOnly<Secret>>| {
+            send.try_send(format!("{} {event:?}", event.key())).unwrap();
+        })
+        .unwrap();
+    let stop = CancellationToken::new();
+    let mut task = JoinSet::new();
+    let (running, token) = (informer.clone(), stop.clone());
+    task.spawn(async move { running.run(token).await });
+    let events = [told.recv().await.unwrap(), told.recv().await.unwrap()];
+    assert!(events[0].starts_with("n/a") && events[1].starts_with("n/b"));
+    for text in events {
+        assert!(!text.contains("hunter2") && text.contains("keep"), "{text}");
+    }
+    stop.cancel();
+    task.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(informer.status().kind, "Secret");
+    let form =
+        |list: &str| format!("application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1");
+    assert_eq!(wire.header(0, "accept"), form("List"));
+    assert_eq!(wire.header(1, "accept"), form(""));
+    assert!(wire.uris()[1].starts_with("/api/v1/secrets?watch=true&allowWatchBookmarks=true"));
+}
+
+#[tokio::test]
+async fn a_whole_secret_sent_to_a_metadata_informer_is_refused_unseen() {
+    let body = r#"{"metadata":{"resourceVersion":"9"},"items":[{"kind":"Secret","apiVersion":"v1","metadata":{"name":"s"},"data":{"k":"aHVudGVyMg=="}}]}"#;
+    let wire = Wire::with([answer(200, body)]);
+    let (items, _) = list::<MetadataOnly<Secret>>(&wire.source(Scope::default()))
+        .await
+        .unwrap();
+    let malformed = items[0].as_ref().unwrap_err();
+    assert_eq!(malformed.path, "kind");
+    assert!(!format!("{malformed:?}").contains("aHVu"));
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_runs_is_refused_and_named_so() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let config = kube_client::Config::new(format!("http://{address}").parse().unwrap());
+    let client =
+        informer::client::connect(config, informer::client::ClientOptions::default()).unwrap();
+    let informer: Informer<ConfigMap> = Informer::new(client, InformerOptions::default()).unwrap();
+    let stop = CancellationToken::new();
+    let mut task = JoinSet::new();
+    let (running, token) = (informer.clone(), stop.clone());
+    task.spawn(async move { running.run(token).await });
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while informer.status().last_error.is_none() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(
+        informer.status().last_error.map(|(cause, _)| cause),
+        Some(Cause::Refused)
+    );
+    stop.cancel();
+    task.join_next().await.unwrap().unwrap().unwrap();
+}

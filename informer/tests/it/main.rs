@@ -1,0 +1,7 @@
+//! Behaviour of whole informers, on a scripted source, a scripted HTTP service and a cluster.
+
+mod http;
+mod model;
+mod reflector;
+mod shared;
+mod support;

@@ -1,0 +1,690 @@
+//! The reflector's rounds on a scripted source, in paused time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use informer::source::scripted::{ListAnswer, Request};
+use informer::source::{self, Malformed, WatchEvent};
+use informer::{Cause, Error, InformerOptions, ObjectKey, OnMalformed, OnMissingKind};
+use k8s_openapi::api::core::v1::ConfigMap;
+use tokio::time::Instant;
+
+use crate::support::*;
+
+fn refused() -> source::Error {
+    source::Error::Refused(Box::new(kube_client::Error::TlsRequired))
+}
+
+fn broken() -> source::Error {
+    source::Error::Transport(Box::new(kube_client::Error::TlsRequired))
+}
+
+/// Gaps between calls, in whole milliseconds.
+fn gaps(requests: &[Request]) -> Vec<u128> {
+    requests
+        .windows(2)
+        .map(|pair| (pair[1].at() - pair[0].at()).as_millis())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn r1_lists_start_at_any_state_then_the_last_version_then_the_newest_once() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 9)], "10"));
+    source.refuse_watch(refusal(500, "InternalError"));
+    source.list(ListAnswer::all([object("a", 9)], "11"));
+    source.refuse_watch(refusal(410, "Expired"));
+    source.list(ListAnswer::Fail(vec![], refusal(410, "Expired")));
+    source.list(ListAnswer::all([object("a", 12)], "12"));
+    source.refuse_watch(refusal(500, "InternalError"));
+    let _run = Run::start(&informer);
+    source.called(8).await;
+    let calls = source.summaries();
+    assert_eq!(
+        calls,
+        [
+            "list 0 limit=500",
+            "watch 10",
+            "list 10",
+            "watch 11",
+            "list 11",
+            "list \"\" limit=500",
+            "watch 12",
+            "list 12",
+        ]
+    );
+    let gaps = gaps(&source.requests());
+    assert_eq!(gaps[4], 0, "the newest state is asked for at once");
+    assert!(gaps[1] >= 800 && gaps[3] >= 1600, "failures wait: {gaps:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r2_a_version_too_large_is_followed_by_the_newest_state_at_once() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    source.refuse_watch(refusal(500, "InternalError"));
+    let too_large =
+        kube_core::Status::failure("Too large resource version: 10, current: 5", "Timeout");
+    source.list(ListAnswer::Fail(
+        vec![],
+        source::Error::status(too_large.with_code(504)),
+    ));
+    source.list(ListAnswer::all([object("a", 3)], "5"));
+    let _run = Run::start(&informer);
+    source.called(5).await;
+    assert_eq!(
+        source.summaries()[2..],
+        ["list 10", "list \"\" limit=500", "watch 5"]
+    );
+    assert_eq!(gaps(&source.requests())[2], 0);
+    assert_eq!(
+        cached(&informer),
+        ["a@3"],
+        "the cache may go back with the server"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn r3_ten_objects_in_pages_of_four_take_three_calls() {
+    let options = InformerOptions {
+        page_size: Some(4),
+        ..InformerOptions::default()
+    };
+    let (source, informer) = scripted(options);
+    let objects: Vec<_> = (0..10).map(|at| object(&format!("o{at}"), 5)).collect();
+    source.list(ListAnswer::page(objects[..4].to_vec(), "10", Some("t1")));
+    source.list(ListAnswer::page(objects[4..8].to_vec(), "10", Some("t2")));
+    source.list(ListAnswer::page(objects[8..].to_vec(), "10", None));
+    let _run = Run::start(&informer);
+    source.called(4).await;
+    assert_eq!(
+        source.summaries(),
+        [
+            "list 0 limit=4",
+            "list continue=t1 limit=4",
+            "list continue=t2 limit=4",
+            "watch 10"
+        ]
+    );
+    assert_eq!(informer.status().objects, 10);
+    assert_eq!(informer.stats().lists, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r4_an_expired_page_is_replaced_by_one_whole_list_without_mixing_states() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::page([object("gone", 1)], "10", Some("t1")));
+    source.list(ListAnswer::Fail(
+        vec![object("half", 2)],
+        refusal(410, "Expired"),
+    ));
+    source.list(ListAnswer::all([object("a", 12)], "12"));
+    let _run = Run::start(&informer);
+    source.called(4).await;
+    assert_eq!(
+        source.summaries(),
+        [
+            "list 0 limit=500",
+            "list continue=t1 limit=500",
+            "list 0",
+            "watch 12"
+        ]
+    );
+    assert_eq!(gaps(&source.requests())[..2], [0, 0]);
+    assert_eq!(cached(&informer), ["a@12"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r4_other_failures_of_a_page_end_the_round() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::page([object("a", 1)], "10", Some("t1")));
+    source.list(ListAnswer::Fail(vec![], broken()));
+    let _run = Run::start(&informer);
+    source.called(3).await;
+    assert_eq!(source.summaries()[2], "list 0 limit=500");
+    assert!(!informer.has_synced() && cached(&informer).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn r5_a_watch_keeps_the_store_exact() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    feed.send(WatchEvent::Added(object("c", 11)));
+    feed.send(WatchEvent::Modified(object("a", 12)));
+    feed.send_batch(vec![
+        WatchEvent::Malformed(malformed("d", None)),
+        WatchEvent::Deleted(object("b", 13)),
+        WatchEvent::Modified(object("e", 14)),
+    ]);
+    settle().await;
+    assert_eq!(cached(&informer), ["a@12", "c@11", "e@14"]);
+    assert_eq!(informer.status().resource_version, "14");
+    assert_eq!(informer.stats().malformed, 1);
+    drop(feed);
+    source.called(3).await;
+    assert_eq!(
+        source.summaries()[2],
+        "watch 14",
+        "a normal end is resumed, not listed"
+    );
+}
+
+fn malformed(name: &str, version: Option<&str>) -> Malformed {
+    Malformed {
+        kind: "ConfigMap".to_owned(),
+        key: Some(key(name)),
+        uid: None,
+        resource_version: version.map(str::to_owned),
+        path: "data".to_owned(),
+        problem: "found a string".to_owned(),
+        deleted: false,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r6_an_error_event_ends_the_watch_and_the_events_before_it_count() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    let feed = source.watch();
+    source.list(ListAnswer::all([object("a", 11)], "12"));
+    let _run = Run::start(&informer);
+    feed.send_batch(vec![
+        WatchEvent::Added(object("a", 11)),
+        WatchEvent::Error(Box::new(status(410, "Gone"))),
+        WatchEvent::Added(object("never", 12)),
+    ]);
+    settle().await;
+    assert_eq!(cached(&informer), ["a@11"]);
+    assert!(feed.is_abandoned());
+    source.called(4).await;
+    assert_eq!(source.summaries()[2..], ["list 11", "watch 12"]);
+    assert_eq!(cached(&informer), ["a@11"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r6_a_stop_ends_everything_wherever_it_comes() {
+    for calls in 0..=2 {
+        let (source, informer) = scripted(InformerOptions::default());
+        if calls > 1 {
+            source.list(ListAnswer::all([], "10"));
+        }
+        let log = Log::default();
+        informer.add_handler("log", log.handler()).unwrap();
+        let run = Run::start(&informer);
+        source.called(calls).await;
+        let began = Instant::now();
+        assert!(run.end().await.is_ok());
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert!(informer.is_stopped());
+        let made = source.requests().len();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(source.requests().len(), made, "stopped after {calls} calls");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r7_mixed_failures_of_list_and_watch_end_in_the_right_store() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::Fail(vec![object("half", 1)], broken()));
+    source.list(ListAnswer::Fail(vec![], refusal(403, "Forbidden")));
+    source.list(ListAnswer::all([object("a", 3)], "5"));
+    let feed = source.watch();
+    source.refuse_watch(refused());
+    let second = source.watch();
+    let _run = Run::start(&informer);
+    source.called(4).await;
+    feed.send(WatchEvent::Added(object("b", 6)));
+    feed.fail(broken());
+    source.called(6).await;
+    second.send(WatchEvent::Modified(object("a", 7)));
+    settle().await;
+    assert_eq!(cached(&informer), ["a@7", "b@6"]);
+    assert_eq!(
+        source.summaries(),
+        [
+            "list 0 limit=500",
+            "list 0 limit=500",
+            "list 0 limit=500",
+            "watch 5",
+            "watch 6",
+            "watch 6"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn r8_refused_connections_are_met_by_growing_waits() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    for _ in 0..9 {
+        source.refuse_watch(refused());
+    }
+    let _run = Run::start(&informer);
+    source.called(11).await;
+    let gaps = gaps(&source.requests());
+    for (at, (gap, base)) in gaps[1..]
+        .iter()
+        .zip([
+            800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000, 30_000,
+        ])
+        .enumerate()
+    {
+        assert!((base..=2 * base + 1).contains(gap), "wait {at}: {gap} ms");
+    }
+    assert_eq!(informer.stats().lists, 1);
+    assert_eq!(informer.status().last_error.unwrap().0, Cause::Refused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r9_four_throttled_watches_take_one_list_and_five_watches() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    for _ in 0..4 {
+        source.refuse_watch(refusal(429, "TooManyRequests"));
+    }
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    source.called(6).await;
+    assert_eq!(source.summaries()[1..], ["watch 10"; 5]);
+    assert!(gaps(&source.requests())[1..].iter().all(|gap| *gap >= 800));
+    assert_eq!(
+        informer.status().last_error,
+        None,
+        "an open watch clears the failure"
+    );
+    drop(feed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i38_the_servers_wait_stands_in_for_ours() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    for seconds in [20, 600] {
+        source.refuse_watch(source::Error::Status {
+            status: Box::new(status(429, "TooManyRequests")),
+            retry_after: Some(Duration::from_secs(seconds)),
+        });
+    }
+    let _run = Run::start(&informer);
+    source.called(4).await;
+    assert_eq!(
+        gaps(&source.requests())[1..],
+        [20_000, 60_000],
+        "not added, and capped"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn r10_server_failures_inside_the_window_are_watched_through() {
+    for (window, watches) in [(0, 1), (30, 5)] {
+        let options = InformerOptions {
+            internal_error_window: Duration::from_secs(window),
+            ..InformerOptions::default()
+        };
+        let (source, informer) = scripted(options);
+        source.list(ListAnswer::all([], "10"));
+        let feeds: Vec<_> = (0..watches + 1).map(|_| source.watch()).collect();
+        let _run = Run::start(&informer);
+        for (at, feed) in feeds.into_iter().enumerate() {
+            source.called(2 + at).await;
+            feed.send(WatchEvent::Error(Box::new(status(500, "InternalError"))));
+        }
+        source.called(3 + watches).await;
+        let calls = source.summaries();
+        let first_list = calls[1..].iter().position(|call| call.starts_with("list"));
+        match window {
+            0 => assert_eq!(first_list, Some(1), "{calls:?}"),
+            // Waits of 0.8, 1.6, 3.2, 6.4 s and up to twice that: at least 4 fit into 30 s.
+            _ => assert!(first_list.is_none_or(|at| at >= 4), "{calls:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r11_a_bookmark_moves_the_version_and_touches_nothing_else() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let feed = source.watch();
+    let log = Log::default();
+    informer.add_handler("log", log.handler()).unwrap();
+    let _run = Run::start(&informer);
+    feed.send(bookmark("20"));
+    settle().await;
+    assert_eq!(log.take(), ["+a@1!"]);
+    assert_eq!(&*informer.lister().resource_version(), "20");
+    drop(feed);
+    source.called(3).await;
+    assert_eq!(source.summaries()[2], "watch 20");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r12_watch_timeouts_are_spread_over_five_to_ten_minutes() {
+    let (source, informer) = scripted(InformerOptions {
+        min_watch_timeout: Duration::from_secs(1),
+        ..InformerOptions::default()
+    });
+    source.list(ListAnswer::all([], "10"));
+    for at in 0..100 {
+        source.watch().send(bookmark(&(11 + at).to_string()));
+    }
+    let _run = Run::start(&informer);
+    source.called(102).await;
+    let timeouts: std::collections::BTreeSet<_> = source
+        .requests()
+        .iter()
+        .filter_map(|request| match request {
+            Request::Watch(request, _) => Some(request.timeout.as_secs()),
+            Request::List(..) => None,
+        })
+        .collect();
+    assert!(
+        timeouts.first() >= Some(&300) && timeouts.last() <= Some(&600),
+        "{timeouts:?}"
+    );
+    assert!(timeouts.len() > 20, "{timeouts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r13_a_corrupt_deletion_in_the_watch_is_healed_by_a_list() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
+    let feed = source.watch();
+    source.list(ListAnswer::all([object("b", 2)], "12"));
+    let log = Log::default();
+    informer.add_handler("log", log.handler()).unwrap();
+    let _run = Run::start(&informer);
+    settle().await;
+    feed.send(WatchEvent::Error(Box::new(status(500, "StorageReadError"))));
+    source.called(4).await;
+    settle().await;
+    assert_eq!(cached(&informer), ["b@2"]);
+    assert_eq!(log.take(), ["+a@1!", "+b@2!", "-?a@1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i35_a_watch_that_ends_at_once_without_events_is_a_failure() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    drop(source.watch());
+    source.list(ListAnswer::all([], "11"));
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    source.called(4).await;
+    assert_eq!(source.summaries()[1..], ["watch 10", "list 10", "watch 11"]);
+    assert!(gaps(&source.requests())[1] >= 800);
+    assert_eq!(informer.stats().short_watches, 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    drop(feed);
+    source.called(5).await;
+    assert_eq!(
+        source.summaries()[4],
+        "watch 11",
+        "after a second it is a normal end"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn i31_a_server_that_began_anew_is_listed() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 9)], "10"));
+    let feed = source.watch();
+    source.list(ListAnswer::Fail(vec![], refusal(410, "Expired")));
+    source.list(ListAnswer::all([object("a", 3)], "4"));
+    let _run = Run::start(&informer);
+    source.called(2).await;
+    feed.send(WatchEvent::Added(object("a", 3)));
+    source.called(5).await;
+    assert_eq!(
+        source.summaries()[2..],
+        ["list 10", "list \"\" limit=500", "watch 4"]
+    );
+    assert_eq!(cached(&informer), ["a@3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i32_from_version_zero_only_a_change_or_bookmark_is_a_point_to_resume_from() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 5)], "0"));
+    let first = source.watch();
+    let second = source.watch();
+    let _run = Run::start(&informer);
+    first.send(WatchEvent::Added(object("a", 5)));
+    first.send(WatchEvent::Added(object("b", 7)));
+    source.called(2).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    drop(first);
+    source.called(3).await;
+    second.send(WatchEvent::Added(object("b", 7)));
+    second.send(WatchEvent::Modified(object("a", 8)));
+    settle().await;
+    drop(second);
+    source.called(4).await;
+    assert_eq!(source.summaries()[1..], ["watch 0", "watch 0", "watch 8"]);
+    assert_eq!(cached(&informer), ["a@8", "b@7"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i10_a_list_and_a_watch_that_hang_are_given_up() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::Hang);
+    source.list(ListAnswer::all([], "10"));
+    source.hang_watch();
+    let _run = Run::start(&informer);
+    source.called(4).await;
+    let gaps = gaps(&source.requests());
+    assert!(
+        (60_800..62_000).contains(&gaps[0]),
+        "a list of 60 s: {gaps:?}"
+    );
+    assert!(
+        (15_800..19_000).contains(&gaps[2]),
+        "a watch of 15 s: {gaps:?}"
+    );
+    assert_eq!(informer.status().last_error.unwrap().0, Cause::Deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_peer_is_given_up_after_the_watchs_own_timeout() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    let _feed = source.watch();
+    let _run = Run::start(&informer);
+    source.called(3).await;
+    assert_eq!(source.summaries()[2], "watch 10");
+    assert!((330_000..=630_000).contains(&gaps(&source.requests())[1]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_lists_without_version_or_end_and_objects_without_name_are_clear_errors() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1)], ""));
+    source.list(ListAnswer::all(
+        [object("a", 1), ConfigMap::default()],
+        "10",
+    ));
+    let _run = Run::start(&informer);
+    settle().await;
+    let (cause, text) = informer.status().last_error.unwrap();
+    assert_eq!(cause, Cause::Protocol);
+    assert!(text.contains("without metadata.resourceVersion"), "{text}");
+    informer.synced().await;
+    assert_eq!(cached(&informer), ["a@1"]);
+    assert_eq!(informer.stats().malformed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r18_an_unreadable_object_is_left_out_and_its_stored_copy_stays() {
+    let (source, informer) = scripted(InformerOptions::default());
+    let log = Log::default();
+    informer.add_handler("log", log.handler()).unwrap();
+    source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
+    let feed = source.watch();
+    let end = informer::source::ListEnd {
+        resource_version: "20".into(),
+        continue_token: None,
+    };
+    source.list(ListAnswer::Page(
+        vec![Err(malformed("a", Some("15"))), Ok(object("c", 16))],
+        end,
+    ));
+    let second = source.watch();
+    let _run = Run::start(&informer);
+    source.called(2).await;
+    feed.send(WatchEvent::Malformed(malformed("b", Some("12"))));
+    settle().await;
+    assert_eq!(cached(&informer), ["a@1", "b@2"]);
+    assert_eq!(
+        informer.status().resource_version,
+        "12",
+        "the version moves on"
+    );
+    feed.send(WatchEvent::Error(Box::new(status(410, "Gone"))));
+    source.called(4).await;
+    settle().await;
+    assert_eq!(
+        cached(&informer),
+        ["a@1", "c@16"],
+        "a is unreadable, not gone"
+    );
+    second.send(WatchEvent::Malformed(Malformed {
+        deleted: true,
+        ..malformed("a", Some("21"))
+    }));
+    settle().await;
+    assert_eq!(log.take(), ["+a@1!", "+b@2!", "-?b@2", "+c@16", "-?a@1"]);
+    assert_eq!(informer.stats().malformed, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i6_policy_fail_makes_an_unreadable_object_a_failure() {
+    let options = InformerOptions {
+        on_malformed: OnMalformed::Fail,
+        ..InformerOptions::default()
+    };
+    let (source, informer) = scripted(options);
+    let end = informer::source::ListEnd {
+        resource_version: "20".into(),
+        continue_token: None,
+    };
+    source.list(ListAnswer::Page(
+        vec![Ok(object("c", 1)), Err(malformed("a", None))],
+        end,
+    ));
+    let _run = Run::start(&informer);
+    source.called(2).await;
+    assert!(!informer.has_synced());
+    let (cause, text) = informer.status().last_error.unwrap();
+    assert_eq!(cause, Cause::Decode);
+    assert_eq!(
+        text,
+        "ConfigMap n/a cannot be read at `data`: found a string"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn i8_a_panic_in_a_transform_is_a_failure_and_the_informer_goes_on() {
+    let (source, informer) = scripted(InformerOptions::default());
+    let first = std::sync::atomic::AtomicBool::new(true);
+    informer
+        .set_transform(Arc::new(move |object: &mut ConfigMap| {
+            assert!(
+                !first.swap(false, std::sync::atomic::Ordering::Relaxed),
+                "not today"
+            );
+            match object.metadata.name.as_deref() {
+                Some("bad") => Err("refused".into()),
+                _ => {
+                    object.metadata.uid = None;
+                    Ok(())
+                }
+            }
+        }))
+        .unwrap();
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    source.list(ListAnswer::all([object("a", 1), object("bad", 2)], "10"));
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    settle().await;
+    let (cause, text) = informer.status().last_error.unwrap();
+    assert_eq!(cause, Cause::Panic);
+    assert!(
+        text.contains("transform") && text.contains("not today"),
+        "{text}"
+    );
+    informer.synced().await;
+    feed.send(WatchEvent::Added(object("b", 11)));
+    settle().await;
+    assert_eq!(cached(&informer), ["a@1", "b@11"]);
+    assert!(
+        informer
+            .lister()
+            .list()
+            .iter()
+            .all(|object| object.metadata.uid.is_none())
+    );
+    assert_eq!(informer.stats().malformed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i41_i42_a_missing_kind_is_waited_for_and_shown_or_ends_the_informer() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::Fail(vec![], refusal(404, "NotFound")));
+    source.list(ListAnswer::Fail(vec![], refusal(404, "NotFound")));
+    source.list(ListAnswer::all([], "10"));
+    let _run = Run::start(&informer);
+    source.called(2).await;
+    assert_eq!(informer.status().last_error.unwrap().0, Cause::NotFound);
+    informer.synced().await;
+    assert_eq!(informer.status().last_error, None);
+
+    let options = InformerOptions {
+        on_missing_kind: OnMissingKind::Stop,
+        ..InformerOptions::default()
+    };
+    let (source, informer) = scripted(options);
+    source.list(ListAnswer::Fail(vec![], refusal(404, "NotFound")));
+    let outcome = Run::start(&informer).outcome().await;
+    assert!(
+        matches!(outcome, Err(Error::KindMissing { .. })),
+        "{outcome:?}"
+    );
+    assert!(informer.is_stopped());
+}
+
+#[tokio::test(start_paused = true)]
+async fn i2_the_first_list_can_be_of_the_newest_state() {
+    let options = InformerOptions {
+        consistent_first_list: true,
+        ..InformerOptions::default()
+    };
+    let (source, informer) = scripted(options);
+    let _run = Run::start(&informer);
+    source.called(1).await;
+    assert_eq!(source.summaries(), ["list \"\" limit=500"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failing_informer_holds_up_no_other() {
+    let (failing, first) = scripted(InformerOptions::default());
+    let (source, second) = scripted(InformerOptions::default());
+    for _ in 0..50 {
+        failing.list(ListAnswer::Fail(vec![], refused()));
+    }
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let feed = source.watch();
+    let _runs = (Run::start(&first), Run::start(&second));
+    second.synced().await;
+    let began = Instant::now();
+    feed.send(WatchEvent::Added(object("b", 11)));
+    settle().await;
+    assert!(began.elapsed() < Duration::from_millis(10));
+    assert!(
+        second
+            .lister()
+            .get(&ObjectKey::namespaced("n", "b"))
+            .is_some()
+    );
+    assert!(!first.has_synced());
+}

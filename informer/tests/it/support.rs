@@ -1,0 +1,151 @@
+//! Objects, recording handlers and running informers for tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use informer::source::scripted::Scripted;
+use informer::source::{self, WatchEvent};
+use informer::{Event, Informer, InformerOptions, ObjectKey};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube_core::{ObjectMeta, Status};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// A config map in namespace `n`; its UID is its name.
+pub(crate) fn object(name: &str, version: u64) -> ConfigMap {
+    object_of(name, name, version)
+}
+
+/// A config map with a UID of its own.
+pub(crate) fn object_of(name: &str, uid: &str, version: u64) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("n".to_owned()),
+            uid: Some(uid.to_owned()),
+            resource_version: Some(version.to_string()),
+            ..ObjectMeta::default()
+        },
+        ..ConfigMap::default()
+    }
+}
+
+pub(crate) fn key(name: &str) -> ObjectKey {
+    ObjectKey::namespaced("n", name)
+}
+
+pub(crate) fn bookmark(version: &str) -> WatchEvent<ConfigMap> {
+    WatchEvent::Bookmark {
+        resource_version: version.to_owned(),
+        initial_events_end: false,
+    }
+}
+
+pub(crate) fn status(code: u16, reason: &str) -> Status {
+    Status::failure("", reason).with_code(code)
+}
+
+pub(crate) fn refusal(code: u16, reason: &str) -> source::Error {
+    source::Error::status(status(code, reason))
+}
+
+/// An event as a short text: `+a@1` (`+a@1!` of the initial list), `a@1~a@2`, `-a@3`, `-?a@3`.
+pub(crate) fn show(event: &Event<ConfigMap>) -> String {
+    let tag = |object: &ConfigMap| {
+        let meta = &object.metadata;
+        let name = meta.name.as_deref().unwrap_or("");
+        format!("{name}@{}", meta.resource_version.as_deref().unwrap_or(""))
+    };
+    match event {
+        Event::Added {
+            object,
+            is_in_initial_list: true,
+        } => format!("+{}!", tag(object)),
+        Event::Added { object, .. } => format!("+{}", tag(object)),
+        Event::Updated { old, new } => format!("{}~{}", tag(old), tag(new)),
+        Event::Deleted {
+            object,
+            final_state_known: true,
+        } => format!("-{}", tag(object)),
+        Event::Deleted { object, .. } => format!("-?{}", tag(object)),
+    }
+}
+
+/// Keeps what a handler was told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub(crate) fn handler(&self) -> impl Fn(&Event<ConfigMap>) + Send + Sync + 'static {
+        let log = self.clone();
+        move |event| log.push(show(event))
+    }
+
+    pub(crate) fn push(&self, text: String) {
+        self.0.lock().push(text);
+    }
+
+    /// What was told since the last call.
+    pub(crate) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+/// A running informer; dropping it ends the task.
+pub(crate) struct Run {
+    pub(crate) stop: CancellationToken,
+    task: JoinSet<Result<(), informer::Error>>,
+}
+
+impl Run {
+    pub(crate) fn start(informer: &Informer<ConfigMap>) -> Self {
+        let stop = CancellationToken::new();
+        let mut task = JoinSet::new();
+        let (informer, token) = (informer.clone(), stop.clone());
+        task.spawn(async move { informer.run(token).await });
+        Self { stop, task }
+    }
+
+    pub(crate) async fn end(mut self) -> Result<(), informer::Error> {
+        self.stop.cancel();
+        self.outcome().await
+    }
+
+    pub(crate) async fn outcome(&mut self) -> Result<(), informer::Error> {
+        match self.task.join_next().await.expect("one task") {
+            Ok(result) => result,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+/// Lets everything happen that is ready, with hardly any time passing.
+pub(crate) async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+pub(crate) fn scripted(options: InformerOptions<ConfigMap>) -> (Scripted<ConfigMap>, Informer<ConfigMap>) {
+    let source = Scripted::new();
+    let informer = Informer::from_source("ConfigMap", source.clone(), options)
+        .expect("options of tests are valid");
+    (source, informer)
+}
+
+/// Names and versions in the cache, sorted.
+pub(crate) fn cached(informer: &Informer<ConfigMap>) -> Vec<String> {
+    let objects = informer.lister().snapshot().list_sorted();
+    let tag = |object: &Arc<ConfigMap>| {
+        let meta = &object.metadata;
+        format!(
+            "{}@{}",
+            meta.name.as_deref().unwrap(),
+            meta.resource_version.as_deref().unwrap()
+        )
+    };
+    objects.iter().map(tag).collect()
+}
