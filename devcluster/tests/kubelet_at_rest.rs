@@ -20,10 +20,14 @@ const MINUTES: u64 = 10;
 
 /// CPU time of this process so far.
 fn cpu_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let after_name = stat.rsplit_once(')').unwrap().1;
-    let ticks: u64 =
-        after_name.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum();
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    let after_name = stat.rsplit_once(')').expect("the name is in parentheses").1;
+    let ticks: u64 = after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|n| n.parse::<u64>().expect("a number"))
+        .sum();
     // A tick is 10 ms on Linux wherever user space sees it.
     Duration::from_millis(10 * ticks)
 }
@@ -47,7 +51,10 @@ async fn k8_five_thousand_pods_at_rest_cost_less_than_a_core_second_per_minute()
         .unwrap();
         pods.create(&PostParams::default(), &pod).await.unwrap();
     };
-    stream::iter((0..N_PODS).map(create)).buffer_unordered(64).collect::<Vec<()>>().await;
+    stream::iter((0..N_PODS).map(create))
+        .buffer_unordered(64)
+        .collect::<Vec<()>>()
+        .await;
     let running = ListParams::default().fields("status.phase=Running");
     let mut looks = 0;
     loop {
@@ -64,7 +71,10 @@ async fn k8_five_thousand_pods_at_rest_cost_less_than_a_core_second_per_minute()
     tokio::time::sleep(Duration::from_secs(60 * MINUTES)).await;
     let (asked, cost) = (cluster.counters().since(&before), cpu_time() - cpu);
 
-    assert!(cost < Duration::from_secs(MINUTES), "{cost:?} of CPU in {MINUTES} minutes");
+    assert!(
+        cost < Duration::from_secs(MINUTES),
+        "{cost:?} of CPU in {MINUTES} minutes"
+    );
     let by_kubelet = |resource: &str, verb: &str| {
         asked.count(|key| {
             key.user_agent == KUBELET_USER_AGENT && key.resource == resource && key.verb == verb
@@ -74,7 +84,14 @@ async fn k8_five_thousand_pods_at_rest_cost_less_than_a_core_second_per_minute()
     assert_eq!(by_kubelet("leases", "patch"), renewals);
     assert_eq!(by_kubelet("nodes", "patch"), MINUTES / 5 * N_NODES as u64);
     let watches = by_kubelet("pods", "watch") + by_kubelet("nodes", "watch");
-    assert!((2..=8).contains(&watches), "{watches} watches were opened again");
+    assert!(
+        (2..=8).contains(&watches),
+        "{watches} watches were opened again"
+    );
     let all = asked.count(|key| key.user_agent == KUBELET_USER_AGENT);
-    assert_eq!(all, renewals + MINUTES / 5 * N_NODES as u64 + watches, "{asked:?}");
+    assert_eq!(
+        all,
+        renewals + MINUTES / 5 * N_NODES as u64 + watches,
+        "{asked:?}"
+    );
 }

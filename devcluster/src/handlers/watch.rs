@@ -203,10 +203,10 @@ impl Session {
                 () = bookmark => {
                     // Once more, so that the bookmark's revision is complete.
                     let Ok(events) = watcher.read() else { return None };
-                    let revision = watcher.progress();
+                    let (revision, complete) = (watcher.progress(), watcher.caught_up());
                     let mut written = self.write(&events, chunk);
-                    let headers = std::mem::take(&mut self.headers);
-                    if events.len() < 256 {
+                    if complete {
+                        let headers = std::mem::take(&mut self.headers);
                         frame(chunk, "BOOKMARK", &self.view.bookmark(revision, false, headers));
                         written += 1;
                         self.next_bookmark = next_bookmark(Instant::now(), self.deadline);

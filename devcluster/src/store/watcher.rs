@@ -24,6 +24,7 @@ pub(crate) struct Watcher {
     /// Events up to here are not shown: a watch may start in the future.
     after: u64,
     progress: u64,
+    caught_up: bool,
 }
 
 impl Watcher {
@@ -33,7 +34,7 @@ impl Watcher {
         after: u64,
         published: watch::Receiver<u64>,
     ) -> Self {
-        Self { collection, next, published, after, progress: 0 }
+        Self { collection, next, published, after, progress: 0, caught_up: false }
     }
 
     /// The events that follow, without waiting; empty when there are none yet.
@@ -44,6 +45,7 @@ impl Watcher {
         let (mut events, drained_at) =
             self.collection.events_from(self.next, BATCH).ok_or(Lagged)?;
         self.next += events.len() as u64;
+        self.caught_up = drained_at.is_some();
         if let Some(revision) = drained_at.or_else(|| events.last().map(|event| event.revision)) {
             self.progress = self.progress.max(revision);
         }
@@ -54,6 +56,11 @@ impl Watcher {
     /// The newest revision up to which everything was read: a bookmark may carry it.
     pub(crate) fn progress(&self) -> u64 {
         self.progress.max(self.after)
+    }
+
+    /// Whether the last read left nothing unread.
+    pub(crate) fn caught_up(&self) -> bool {
+        self.caught_up
     }
 
     /// Waits until there is something to read. Cancel-safe.

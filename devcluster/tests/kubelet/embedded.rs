@@ -13,7 +13,7 @@ use crate::{scenarios, support::World};
 async fn simulated_nodes_serve_the_embedded_api_server() {
     let cluster = DevCluster::builder().start().await.unwrap();
     let world = World::start(cluster.client(), KubeletOptions::default()).await;
-    scenarios::all(&world).await;
+    Box::pin(scenarios::all(&world)).await;
     world.kubelet.shutdown().await;
     cluster.shutdown().await;
 }
@@ -21,18 +21,22 @@ async fn simulated_nodes_serve_the_embedded_api_server() {
 #[tokio::test]
 async fn pods_start_at_once_without_a_delay() {
     let cluster = DevCluster::builder().start().await.unwrap();
-    let options =
-        KubeletOptions { start_delay: Duration::ZERO.into(), ..KubeletOptions::default() };
+    let options = KubeletOptions {
+        start_delay: Duration::ZERO.into(),
+        ..KubeletOptions::default()
+    };
     let world = World::start(cluster.client(), options).await;
-    scenarios::all(&world).await;
+    Box::pin(scenarios::all(&world)).await;
     cluster.shutdown().await;
 }
 
 #[tokio::test]
 async fn virtual_addresses_come_with_a_port_map() {
     let cluster = DevCluster::builder().start().await.unwrap();
-    let options =
-        KubeletOptions { addressing: Addressing::Virtual, ..KubeletOptions::default() };
+    let options = KubeletOptions {
+        addressing: Addressing::Virtual,
+        ..KubeletOptions::default()
+    };
     let world = World::start(cluster.client(), options).await;
     scenarios::a_virtual_pod_tells_where_its_proxy_listens(&world).await;
     cluster.shutdown().await;

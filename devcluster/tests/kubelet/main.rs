@@ -2,6 +2,8 @@
 
 mod embedded;
 mod real;
-mod support;
 
+#[cfg(test)]
 mod scenarios;
+#[cfg(test)]
+mod support;

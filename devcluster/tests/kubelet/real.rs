@@ -11,7 +11,10 @@ use crate::{scenarios, support::World};
 
 #[tokio::test]
 async fn simulated_nodes_serve_the_real_api_server() {
-    let Some(server) = RealCluster::start_if_built(&Options::default()).await.unwrap() else {
+    let Some(server) = RealCluster::start_if_built(&Options::default())
+        .await
+        .unwrap()
+    else {
         #[expect(clippy::print_stderr, reason = "a skipped test says so")]
         {
             eprintln!("real API server: skipped (not built)");
@@ -19,10 +22,11 @@ async fn simulated_nodes_serve_the_real_api_server() {
         return;
     };
     let config = Kubeconfig::read_from(server.kubeconfig()).unwrap();
-    let config =
-        Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     let client = Client::try_from(config).unwrap();
     let world = World::start(client, KubeletOptions::default()).await;
-    scenarios::all(&world).await;
+    Box::pin(scenarios::all(&world)).await;
     world.kubelet.shutdown().await;
 }

@@ -41,16 +41,18 @@ pub(crate) async fn a_virtual_pod_tells_where_its_proxy_listens(world: &World) {
     scene.create_pod("p", proxy_spec()).await;
     let map = scene
         .pod_when("p", "the pod has a port map", |pod| {
-            pod.metadata.annotations.as_ref()?.get("devcluster/port-map").cloned()
+            pod.metadata
+                .annotations
+                .as_ref()?
+                .get("devcluster/port-map")
+                .cloned()
         })
         .await;
     let address: SocketAddr = map.strip_prefix("3128=").unwrap().parse().unwrap();
     let proxy = (address.ip(), address.port());
     let (status, call) = fetch(proxy, &world.echo, None).await.unwrap();
     assert_eq!((status, call.is_some()), (200, true));
-    let shown = scene
-        .pod_when("p", "the pod has an address", ip)
-        .await;
+    let shown = scene.pod_when("p", "the pod has an address", ip).await;
     assert!(shown.to_string().starts_with("10.244."), "{shown}");
 }
 
@@ -61,7 +63,10 @@ pub(crate) async fn a_pod_runs_and_its_node_goes(world: World) -> (Client, IpAdd
     let address = scene.ready("p").await;
     drop(scene);
     world.kubelet.shutdown().await;
-    assert!(TcpStream::connect((address, PORT)).await.is_err(), "the proxy ends with its node");
+    assert!(
+        TcpStream::connect((address, PORT)).await.is_err(),
+        "the proxy ends with its node"
+    );
     (world.client, address)
 }
 
@@ -78,9 +83,17 @@ pub(crate) async fn the_pod_runs_again(world: &World, before: IpAddr) {
     assert_eq!((status, call.map(|call| call.ip)), (200, Some(address)));
     let status = scene.pods().get("p").await.unwrap().status.unwrap();
     assert_eq!(status.container_statuses.unwrap()[0].restart_count, 1);
-    let addresses: Vec<String> =
-        status.pod_ips.unwrap().into_iter().map(|address| address.ip).collect();
-    assert_eq!(addresses, [address.to_string()], "the old address is taken out");
+    let addresses: Vec<String> = status
+        .pod_ips
+        .unwrap()
+        .into_iter()
+        .map(|address| address.ip)
+        .collect();
+    assert_eq!(
+        addresses,
+        [address.to_string()],
+        "the old address is taken out"
+    );
 }
 
 fn proxy_spec() -> Value {
@@ -105,8 +118,16 @@ async fn nodes_are_ready_and_hold_leases(world: &World) {
     for name in world.kubelet.nodes() {
         let node = nodes.get(name).await.unwrap();
         let ready = node.status.unwrap().conditions.unwrap();
-        assert!(ready.iter().any(|c| c.type_ == "Ready" && c.status == "True"));
-        assert_eq!(node.spec.and_then(|spec| spec.taints), None, "{name} takes pods");
+        assert!(
+            ready
+                .iter()
+                .any(|c| c.type_ == "Ready" && c.status == "True")
+        );
+        assert_eq!(
+            node.spec.and_then(|spec| spec.taints),
+            None,
+            "{name} takes pods"
+        );
         let lease = leases.get(name).await.unwrap().spec.unwrap();
         assert_eq!(lease.holder_identity.as_deref(), Some(name.as_str()));
         assert_eq!(lease.lease_duration_seconds, Some(40));
@@ -122,7 +143,12 @@ async fn a_proxy_pod_really_serves_from_its_own_address(world: &World) {
     assert_eq!((status, call.map(|call| call.ip)), (200, Some(address)));
 
     let pod = scene.pods().get("p").await.unwrap();
-    for type_ in ["PodScheduled", "Initialized", "PodReadyToStartContainers", "ContainersReady"] {
+    for type_ in [
+        "PodScheduled",
+        "Initialized",
+        "PodReadyToStartContainers",
+        "ContainersReady",
+    ] {
         assert!(condition(&pod, type_, "True"), "{type_}");
     }
     let status = pod.status.unwrap();
@@ -133,7 +159,10 @@ async fn a_proxy_pod_really_serves_from_its_own_address(world: &World) {
     assert!(container.ready && container.state.as_ref().unwrap().running.is_some());
     let listed = world.kubelet.proxies();
     let proxy = listed.iter().find(|proxy| proxy.pod == "serves/p").unwrap();
-    assert_eq!((proxy.address, proxy.counters.forwarded), ((address, PORT).into(), 1));
+    assert_eq!(
+        (proxy.address, proxy.counters.forwarded),
+        ((address, PORT).into(), 1)
+    );
 }
 
 async fn a_pod_waits_for_the_secret_of_its_volume(world: &World) {
@@ -149,15 +178,22 @@ async fn a_pod_waits_for_the_secret_of_its_volume(world: &World) {
                 .then_some(())
         })
         .await;
-    scene.event_with("FailedMount", "secret \"cloud\" not found").await;
+    scene
+        .event_with("FailedMount", "secret \"cloud\" not found")
+        .await;
     scene.create_secret("cloud", json!({ "other": "x" })).await;
-    scene.event_with("FailedMount", "non-existent secret key: user-data").await;
+    scene
+        .event_with("FailedMount", "non-existent secret key: user-data")
+        .await;
     let pod = scene.pods().get("p").await.unwrap();
     assert_eq!((phase(&pod), ip(&pod)), ("Pending", None));
     let patch = Patch::Merge(json!({ "stringData": { "user-data": "#!" } }));
     let secrets: Api<k8s_openapi::api::core::v1::Secret> =
         Api::namespaced(world.client.clone(), "volume");
-    secrets.patch("cloud", &PatchParams::default(), &patch).await.unwrap();
+    secrets
+        .patch("cloud", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
     scene.ready("p").await;
 }
 
@@ -175,14 +211,24 @@ async fn a_pod_waits_for_the_secret_of_its_environment(world: &World) {
             (waiting(pod)?.0 == "CreateContainerConfigError").then_some(())
         })
         .await;
-    scene.event_with("Failed", "secret \"auth\" not found").await;
-    scene.create_secret("auth", json!({ "username": "u", "password": "p" })).await;
+    scene
+        .event_with("Failed", "secret \"auth\" not found")
+        .await;
+    scene
+        .create_secret("auth", json!({ "username": "u", "password": "p" }))
+        .await;
     let proxy = (scene.ready("p").await, PORT);
     assert_eq!(fetch(proxy, &world.echo, None).await.unwrap().0, 407);
     let wrong = Credentials::new("u", "x").header_value();
-    assert_eq!(fetch(proxy, &world.echo, Some(&wrong)).await.unwrap().0, 407);
+    assert_eq!(
+        fetch(proxy, &world.echo, Some(&wrong)).await.unwrap().0,
+        407
+    );
     let right = Credentials::new("u", "p").header_value();
-    assert_eq!(fetch(proxy, &world.echo, Some(&right)).await.unwrap().0, 200);
+    assert_eq!(
+        fetch(proxy, &world.echo, Some(&right)).await.unwrap().0,
+        200
+    );
 }
 
 async fn a_deleted_pod_drains_and_goes(world: &World) {
@@ -191,14 +237,19 @@ async fn a_deleted_pod_drains_and_goes(world: &World) {
     let address = scene.ready("p").await;
     let mut held = TcpStream::connect((address, PORT)).await.unwrap();
     scene.delete("p", None).await;
-    eventually("the proxy takes no new client", async || {
-        match TcpStream::connect((address, PORT)).await {
+    eventually(
+        "the proxy takes no new client",
+        async || match TcpStream::connect((address, PORT)).await {
             Err(_) => Ok(()),
             Ok(_) => Err("it still listens".to_owned()),
-        }
-    })
+        },
+    )
     .await;
-    assert_eq!(held.read(&mut [0; 1]).await.unwrap_or(0), 0, "an idle client is let go");
+    assert_eq!(
+        held.read(&mut [0; 1]).await.unwrap_or(0),
+        0,
+        "an idle client is let go"
+    );
     scene.gone("p").await;
 }
 
@@ -207,12 +258,13 @@ async fn a_pod_deleted_by_force_stops_serving(world: &World) {
     scene.create_pod("p", proxy_spec()).await;
     let address = scene.ready("p").await;
     scene.delete("p", Some(0)).await;
-    eventually("the proxy is gone with its pod", async || {
-        match TcpStream::connect((address, PORT)).await {
+    eventually(
+        "the proxy is gone with its pod",
+        async || match TcpStream::connect((address, PORT)).await {
             Err(_) => Ok(()),
             Ok(_) => Err("it still listens".to_owned()),
-        }
-    })
+        },
+    )
     .await;
 }
 
@@ -235,7 +287,11 @@ async fn containers_that_end_complete_their_pod(world: &World) {
         spec["restartPolicy"] = json!("Never");
         let annotations = json!({ "devcluster/run-for": "50ms", "devcluster/exit-code": code });
         scene.create_annotated(name, spec, annotations).await;
-        scene.pod_when(name, "the pod has ended", |pod| (phase(pod) == end).then_some(())).await;
+        scene
+            .pod_when(name, "the pod has ended", |pod| {
+                (phase(pod) == end).then_some(())
+            })
+            .await;
     }
 }
 
@@ -243,13 +299,23 @@ async fn a_burst_of_pods_spreads_over_nodes_and_addresses(world: &World) {
     const N: usize = 40;
     let scene = world.namespace("burst").await;
     let names: Vec<String> = (0..N).map(|i| format!("p{i}")).collect();
-    join_all(names.iter().map(|name| scene.create_pod(name, plain_spec()))).await;
-    let addresses: BTreeSet<IpAddr> =
-        join_all(names.iter().map(|name| scene.ready(name))).await.into_iter().collect();
+    join_all(
+        names
+            .iter()
+            .map(|name| scene.create_pod(name, plain_spec())),
+    )
+    .await;
+    let addresses: BTreeSet<IpAddr> = join_all(names.iter().map(|name| scene.ready(name)))
+        .await
+        .into_iter()
+        .collect();
     assert_eq!(addresses.len(), N);
     let pods = scene.pods().list(&ListParams::default()).await.unwrap();
-    let nodes: BTreeSet<String> =
-        pods.items.into_iter().filter_map(|pod| pod.spec?.node_name).collect();
+    let nodes: BTreeSet<String> = pods
+        .items
+        .into_iter()
+        .filter_map(|pod| pod.spec?.node_name)
+        .collect();
     assert_eq!(nodes.into_iter().collect::<Vec<_>>(), world.kubelet.nodes());
 }
 
@@ -258,12 +324,20 @@ async fn a_pod_that_fits_nowhere_says_so_and_runs_when_a_node_opens(world: &Worl
     let cordon = async |closed: bool| {
         for name in world.kubelet.nodes() {
             let patch = Patch::Merge(json!({ "spec": { "unschedulable": closed } }));
-            scene.nodes().patch(name, &PatchParams::default(), &patch).await.unwrap();
+            scene
+                .nodes()
+                .patch(name, &PatchParams::default(), &patch)
+                .await
+                .unwrap();
         }
     };
     let extra = json!({ "metadata": { "name": "outsider" } });
     let extra: Node = serde_json::from_value(extra).unwrap();
-    scene.nodes().create(&PostParams::default(), &extra).await.unwrap();
+    scene
+        .nodes()
+        .create(&PostParams::default(), &extra)
+        .await
+        .unwrap();
     cordon(true).await;
     scene.create_pod("p", plain_spec()).await;
     scene
@@ -271,7 +345,9 @@ async fn a_pod_that_fits_nowhere_says_so_and_runs_when_a_node_opens(world: &Worl
             condition(pod, "PodScheduled", "False").then_some(())
         })
         .await;
-    scene.event_with("FailedScheduling", "nodes are available").await;
+    scene
+        .event_with("FailedScheduling", "nodes are available")
+        .await;
     cordon(false).await;
     scene.ready("p").await;
 }

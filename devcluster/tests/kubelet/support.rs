@@ -30,21 +30,30 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn start(client: Client, options: KubeletOptions) -> Self {
         let kubelet = Kubelet::start(client.clone(), options).await.unwrap();
-        Self { client, kubelet, echo: EchoServer::start().await.unwrap() }
+        Self {
+            client,
+            kubelet,
+            echo: EchoServer::start().await.unwrap(),
+        }
     }
 
     /// A namespace of its own for one scenario.
     pub(crate) async fn namespace(&self, name: &str) -> Scene<'_> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let namespace =
-            serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
-        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap();
         self.scene(name)
     }
 
     /// A namespace that is there.
     pub(crate) fn scene(&self, name: &str) -> Scene<'_> {
-        Scene { world: self, namespace: name.to_owned() }
+        Scene {
+            world: self,
+            namespace: name.to_owned(),
+        }
     }
 }
 
@@ -77,7 +86,10 @@ impl Scene<'_> {
             "metadata": { "name": name, "annotations": annotations }, "spec": spec,
         }))
         .unwrap();
-        self.pods().create(&PostParams::default(), &pod).await.unwrap()
+        self.pods()
+            .create(&PostParams::default(), &pod)
+            .await
+            .unwrap()
     }
 
     pub(crate) async fn create_secret(&self, name: &str, data: Value) {
@@ -86,11 +98,17 @@ impl Scene<'_> {
             "metadata": { "name": name }, "stringData": data,
         }))
         .unwrap();
-        secrets.create(&PostParams::default(), &secret).await.unwrap();
+        secrets
+            .create(&PostParams::default(), &secret)
+            .await
+            .unwrap();
     }
 
     pub(crate) async fn delete(&self, name: &str, grace: Option<u32>) {
-        let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
+        let params = DeleteParams {
+            grace_period_seconds: grace,
+            ..DeleteParams::default()
+        };
         let _deleted = self.pods().delete(name, &params).await.unwrap();
     }
 
@@ -102,9 +120,15 @@ impl Scene<'_> {
         wanted: impl Fn(&Pod) -> Option<T>,
     ) -> T {
         eventually(what, async || {
-            let pod = self.pods().get(name).await.map_err(|error| error.to_string())?;
+            let pod = self
+                .pods()
+                .get(name)
+                .await
+                .map_err(|error| error.to_string())?;
             wanted(&pod).ok_or_else(|| {
-                let status = pod.status.map(|status| serde_json::to_string(&status).unwrap());
+                let status = pod
+                    .status
+                    .map(|status| serde_json::to_string(&status).unwrap());
                 status.unwrap_or_default()
             })
         })
@@ -133,7 +157,10 @@ impl Scene<'_> {
         let events: Api<k8s_openapi::api::core::v1::Event> =
             Api::namespaced(self.world.client.clone(), &self.namespace);
         eventually("there is an Event", async || {
-            let all = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+            let all = events
+                .list(&ListParams::default())
+                .await
+                .map_err(|e| e.to_string())?;
             let told: Vec<String> = all
                 .items
                 .into_iter()
@@ -142,8 +169,14 @@ impl Scene<'_> {
                     format!("{reason}: {}", event.message.unwrap_or_default())
                 })
                 .collect();
-            let found = told.iter().any(|text| text.starts_with(reason) && text.contains(part));
-            if found { Ok(()) } else { Err(format!("{told:?}")) }
+            let found = told
+                .iter()
+                .any(|text| text.starts_with(reason) && text.contains(part));
+            if found {
+                Ok(())
+            } else {
+                Err(format!("{told:?}"))
+            }
         })
         .await;
     }
@@ -154,7 +187,10 @@ pub(crate) fn ip(pod: &Pod) -> Option<IpAddr> {
 }
 
 pub(crate) fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
 }
 
 pub(crate) fn condition(pod: &Pod, type_: &str, status: &str) -> bool {
@@ -168,14 +204,14 @@ pub(crate) fn condition(pod: &Pod, type_: &str, status: &str) -> bool {
 pub(crate) fn waiting(pod: &Pod) -> Option<(String, String)> {
     let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
     let waiting = status.state.as_ref()?.waiting.as_ref()?;
-    Some((waiting.reason.clone()?, waiting.message.clone().unwrap_or_default()))
+    Some((
+        waiting.reason.clone()?,
+        waiting.message.clone().unwrap_or_default(),
+    ))
 }
 
 /// Polls until it holds; fails with the last refusal.
-pub(crate) async fn eventually<T>(
-    what: &str,
-    attempt: impl AsyncFn() -> Result<T, String>,
-) -> T {
+pub(crate) async fn eventually<T>(what: &str, attempt: impl AsyncFn() -> Result<T, String>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
         match attempt().await {
@@ -203,7 +239,11 @@ pub(crate) async fn fetch(
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
-    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or(0);
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     Ok((status, serde_json::from_str(body).ok()))
 }
