@@ -10,13 +10,14 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::{CommandFactory, Parser, Subcommand};
 use controller::Signals;
+use controller::informer::client::ConfigSource;
 use k8s_openapi::jiff::SignedDuration;
 use tracing_subscriber::EnvFilter;
 
 use crate::controller::Timing;
 use crate::provider::config::Providers;
 use crate::telemetry::{self, LogFormat};
-use crate::{Cluster, Options};
+use crate::Options;
 
 /// Runs fleets of forward proxies on Kubernetes.
 #[derive(Debug, Parser)]
@@ -188,7 +189,7 @@ impl RunArgs {
             ));
         }
         Ok(Options {
-            cluster: self.kubeconfig.map_or(Cluster::Inferred, Cluster::Kubeconfig),
+            cluster: ConfigSource { kubeconfig: self.kubeconfig, context: None },
             workers: usize::from(self.workers),
             timing: Timing {
                 provisioning_poll: times.provisioning_poll,
@@ -227,7 +228,7 @@ pub async fn execute(command: Command) -> Result<(), crate::Error> {
             crate::run(options, signals.stop()).await
         }
         #[cfg(feature = "dev")]
-        Command::Dev(args) => Ok(crate::dev::run(args).await?),
+        Command::Dev(args) => Ok(crate::dev::run(args).await.map_err(Box::new)?),
         Command::Crd => print_crd(),
     }
 }
@@ -317,7 +318,7 @@ mod tests {
             (&["--workers", "0"][..], &["--workers", "0", "1..=1000"][..]),
             (&["--workers", "many"], &["--workers", "many"]),
             (&["--drift-poll", "7"], &["--drift-poll", "7", "100ms to 24h"]),
-            (&["--drift-poll", "-1s"], &["--drift-poll", "100ms to 24h"]),
+            (&["--drift-poll=-1s"], &["--drift-poll", "-1s", "100ms to 24h"]),
             (&["--requeue-now", "1h"], &["--requeue-now", "1h", "1ms to 10s"]),
             (&["--cluster-id", "A"], &["--cluster-id", "A", "1 to 63"]),
             (&["--log-format", "xml"], &["--log-format", "xml", "json", "text"]),

@@ -1,54 +1,21 @@
-//! Which cluster the operator serves: its address, its credentials, its id.
+//! The id of the cluster that the operator serves.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube_client::config::{KubeConfigOptions, Kubeconfig};
-use kube_client::{Api, Client, Config};
+use kube_client::{Api, Client};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The namespace whose UID is a cluster's id unless one is given (G-06).
 const ID_NAMESPACE: &str = "kube-system";
 
-/// Where address and credentials of the cluster come from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Cluster {
-    /// The cluster this process runs in, else KUBECONFIG or ~/.kube/config.
-    ///
-    /// The order keeps a stray KUBECONFIG in a pod from leading the operator elsewhere.
-    #[default]
-    Inferred,
-    /// This kubeconfig.
-    Kubeconfig(PathBuf),
-}
-
-/// Why there is no cluster to serve.
+/// Why the cluster's id is not known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kubeconfig that was named is no good.
-    #[error("kubeconfig {}", .path.display())]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: Box<kube_client::config::KubeconfigError>,
-    },
-    /// Neither in a cluster nor with a kubeconfig.
-    #[error(
-        "no cluster: this process runs in none ({in_cluster}), and there is no usable kubeconfig; \
-         give one with --kubeconfig FILE or KUBECONFIG"
-    )]
-    NoConfig {
-        /// Why the in-cluster configuration is no good.
-        in_cluster: String,
-        /// Why the kubeconfig is no good.
-        source: Box<kube_client::config::KubeconfigError>,
-    },
     /// The API server did not say what the cluster's id is.
     #[error("no answer from the API server within {}s", .waited.as_secs())]
     Unreachable {
@@ -63,36 +30,6 @@ pub enum Error {
          `get` on it (as manifests/ does) or set --cluster-id"
     )]
     NoClusterId(#[source] Box<kube_client::Error>),
-}
-
-impl Cluster {
-    /// Loads address and credentials.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Kubeconfig`], [`Error::NoConfig`].
-    pub async fn load(&self) -> Result<Config, Error> {
-        match self {
-            Self::Kubeconfig(path) => {
-                let failed = |source| Error::Kubeconfig {
-                    path: path.clone(),
-                    source: Box::new(source),
-                };
-                let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-                let options = KubeConfigOptions::default();
-                Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)
-            }
-            Self::Inferred => match Config::incluster() {
-                Ok(config) => Ok(config),
-                Err(in_cluster) => Config::from_kubeconfig(&KubeConfigOptions::default())
-                    .await
-                    .map_err(|source| Error::NoConfig {
-                        in_cluster: in_cluster.to_string(),
-                        source: Box::new(source),
-                    }),
-            },
-        }
-    }
 }
 
 /// Asks for the cluster's id, again and again with backoff until `patience` is over.

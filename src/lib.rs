@@ -46,17 +46,20 @@ pub mod dev;
 pub mod provider;
 pub mod telemetry;
 
-pub use cluster::{Cluster, Error as ClusterError};
+pub use ::controller::informer::client::ConfigSource;
+pub use cluster::Error as ClusterError;
 pub use controller::Timing;
 
+use ::controller::informer::client::{self, ClientOptions};
 use controller::{Operator, Parts};
 use provider::config::Providers;
 
 /// How the operator runs; [`Options::default`] is what `proxy-operator run` does without a flag.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The cluster to serve.
-    pub cluster: Cluster,
+    /// Where address and credentials of the cluster come from: a named kubeconfig, else the
+    /// cluster this process runs in, else `KUBECONFIG` or `~/.kube/config`.
+    pub cluster: ConfigSource,
     /// Proxies worked on at the same time. Default 3.
     pub workers: usize,
     /// Polls, retries and timeouts.
@@ -78,7 +81,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            cluster: Cluster::default(),
+            cluster: ConfigSource::default(),
             workers: 3,
             timing: Timing::default(),
             cluster_id: None,
@@ -94,12 +97,12 @@ impl Default for Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no cluster to serve.
+    /// Address or credentials of the API server are missing or of no use.
+    #[error("no access to a cluster")]
+    Client(#[from] client::Error),
+    /// The cluster did not tell its id.
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
-    /// The HTTP client could not be set up.
-    #[error("set up the client of the API server")]
-    Client(#[source] ::controller::informer::client::Error),
     /// The controller failed.
     #[error(transparent)]
     Controller(#[from] controller::Error),
@@ -118,7 +121,7 @@ pub enum Error {
     /// The subcommand `dev` failed.
     #[cfg(feature = "dev")]
     #[error(transparent)]
-    Dev(#[from] dev::Error),
+    Dev(#[from] Box<dev::Error>),
 }
 
 /// Runs the operator until `stop` is cancelled, then ends within [`Options::grace`].
@@ -132,29 +135,27 @@ pub enum Error {
 ///
 /// # Errors
 ///
-/// [`Error::Cluster`] without usable configuration, answer or cluster id; [`Error::Client`] for an
-/// unusable address or certificate; [`Error::Controller`] naming kind and cause if an informer did
-/// not sync in time.
+/// [`Error::Client`] without usable address, credentials or certificates; [`Error::Cluster`]
+/// without an answer or a cluster id; [`Error::Controller`] naming kind and cause if an informer
+/// did not sync in time.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// use proxy_operator::{Cluster, Options};
+/// use proxy_operator::{ConfigSource, Options};
 ///
 /// # async fn example() -> Result<(), proxy_operator::Error> {
 /// let stop = tokio_util::sync::CancellationToken::new();
-/// let cluster = Cluster::Kubeconfig("/tmp/kubeconfig".into());
+/// let cluster = ConfigSource { kubeconfig: Some("/tmp/kubeconfig".into()), context: None };
 /// proxy_operator::run(Options { cluster, ..Options::default() }, stop).await
 /// # }
 /// ```
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error> {
-    let config = options.cluster.load().await?;
+    let config = client::load_config(&options.cluster).await?;
     let server = config.cluster_url.to_string();
-    let client = ::controller::informer::client::connect(
-        config,
-        ::controller::informer::client::ClientOptions::default(),
-    )
-    .map_err(Error::Client)?;
+    let mut client_options = ClientOptions::default();
+    client_options.user_agent = concat!("proxy-operator/", env!("CARGO_PKG_VERSION")).to_owned();
+    let client = client::connect(config, client_options)?;
     let cluster_id = match options.cluster_id {
         Some(id) => Some(Arc::from(id)),
         None => cluster::id(&client, options.sync_timeout, &stop).await?,

@@ -22,6 +22,8 @@ mod pass;
 mod plan;
 mod reconcile;
 mod status;
+#[cfg(test)]
+mod testing;
 mod timing;
 mod wiring;
 

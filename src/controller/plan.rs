@@ -182,13 +182,6 @@ pub(crate) enum Observation {
     Stopped,
 }
 
-impl Observation {
-    /// True where the next thing is a deletion.
-    pub(crate) fn is_fatal(self) -> bool {
-        matches!(self, Self::TimedOut | Self::Stopped)
-    }
-}
-
 pub(crate) fn observation(
     seen: Option<&Instance>,
     status: &ProxyStatus,

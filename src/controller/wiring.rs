@@ -29,9 +29,9 @@ const OWN_WRITE_CAP: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An informer was refused its index.
-    #[error("index the Proxies by Secret")]
-    Index(#[source] controller::informer::Error),
+    /// An informer could not be set up.
+    #[error("set up the informers")]
+    Informer(#[source] controller::informer::Error),
     /// The controller's settings do not work.
     #[error("build the controller")]
     Build(#[source] controller::Error),
@@ -48,7 +48,6 @@ pub struct Operator {
 }
 
 /// What the operator works with.
-#[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) client: kube_client::Client,
     pub(crate) providers: Registry,
@@ -71,11 +70,15 @@ impl std::fmt::Debug for ProxyReconciler {
 
 impl Operator {
     pub(crate) fn build(parts: Parts) -> Result<Self, Error> {
-        let proxies = Informer::<Proxy>::new(parts.client.clone(), InformerOptions::default());
-        proxies.add_index(SECRET_INDEX, secrets_of).map_err(Error::Index)?;
+        let proxies = Informer::<Proxy>::new(parts.client.clone(), InformerOptions::default())
+            .map_err(Error::Informer)?;
+        proxies.add_index(SECRET_INDEX, secrets_of).map_err(Error::Informer)?;
         // names and versions of Secrets alone; content is read live where it is needed.
-        let secrets =
-            Informer::<MetadataOnly<Secret>>::new(parts.client.clone(), InformerOptions::default());
+        let secrets = Informer::<MetadataOnly<Secret>>::new(
+            parts.client.clone(),
+            InformerOptions::default(),
+        )
+        .map_err(Error::Informer)?;
 
         let lister = proxies.lister();
         let reconciler = ProxyReconciler {
@@ -137,7 +140,7 @@ fn own_writes(lister: &Lister<Proxy>) -> OwnWrites {
     let lister = lister.clone();
     let proxies = store.track("Proxy", move || {
         let version = lister.resource_version();
-        (!version.is_empty()).then(|| version.as_ref().to_owned())
+        (!version.is_empty()).then_some(version)
     });
     OwnWrites { store, proxies }
 }

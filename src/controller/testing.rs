@@ -1,0 +1,480 @@
+//! A world for tests of the reconciler: one namespace of an API server in memory, a provider in
+//! memory, a cache that lags on demand, and a process that dies at any effect.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use controller::consistency::ConsistencyStore;
+use controller::{Action, Context, ObjectKey, ReconcileError, Reconciler};
+use dashmap::DashMap;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kube_client::client::Body;
+use serde_json::{Value, json};
+
+use super::pass::OwnWrites;
+use super::reconcile::ProxyReconciler;
+use super::timing::Timing;
+use crate::api::Proxy;
+use crate::api::conditions::{self, ConditionType};
+use crate::provider::fake::FakeProvider;
+use crate::provider::{Provider, Registry};
+
+type Request = http::Request<Body>;
+type Response = http::Response<Body>;
+
+/// What a pass came to.
+pub(crate) type Outcome = Result<Action, ReconcileError>;
+
+/// One namespace of an API server: Proxies with status subresource and finalizers, Secrets.
+#[derive(Clone, Default)]
+pub(crate) struct Server {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    objects: BTreeMap<String, Value>,
+    writes: Vec<String>,
+    refuse_every_second_patch: bool,
+    patches: u64,
+    /// Effects that the process may still have; the next one happens and is not answered.
+    life: Option<u64>,
+}
+
+impl Server {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test panics while it holds the state")
+    }
+
+    /// Writes of the operator so far, such as `patch a` or `status a`; forgets them.
+    pub(crate) fn take_writes(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().writes)
+    }
+
+    pub(crate) fn refuse_every_second_patch(&self) {
+        self.state().refuse_every_second_patch = true;
+    }
+
+    /// The object under that path, such as `proxies/a`.
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        self.state().objects.get(path).cloned()
+    }
+
+    /// Creates or replaces an object, as a user does.
+    pub(crate) fn put(&self, path: &str, mut object: Value) {
+        let mut state = self.state();
+        state.stamp(&mut object);
+        state.objects.insert(path.to_owned(), object);
+    }
+
+    /// Changes an object by a merge patch, as a user does; a change of the spec counts.
+    pub(crate) fn edit(&self, path: &str, patch: &Value) {
+        let mut state = self.state();
+        let mut object = state.objects[path].clone();
+        merge(&mut object, patch);
+        if patch.get("spec").is_some() {
+            let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
+            object["metadata"]["generation"] = json!(generation + 1);
+        }
+        state.stamp(&mut object);
+        state.objects.insert(path.to_owned(), object);
+    }
+
+    /// Deletes an object, as a user does: at once, or as soon as its finalizers are gone.
+    pub(crate) fn delete(&self, path: &str) {
+        let mut state = self.state();
+        let Some(mut object) = state.objects.remove(path) else { return };
+        let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if held {
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
+            object["metadata"]["generation"] = json!(generation + 1);
+            state.stamp(&mut object);
+            state.objects.insert(path.to_owned(), object);
+        }
+    }
+
+    fn version(&self) -> u64 {
+        self.state().version
+    }
+
+    /// Takes one from the process's life; `true` if that was the last: no answer comes back.
+    pub(crate) fn spend(&self) -> bool {
+        match &mut self.state().life {
+            None => false,
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                *left == 0
+            }
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.state().life == Some(0)
+    }
+
+    fn answer(&self, method: &http::Method, path: &str, body: &[u8]) -> (u16, Value) {
+        let mut state = self.state();
+        let (target, is_status) = match path.strip_suffix("/status") {
+            Some(target) => (target, true),
+            None => (path, false),
+        };
+        let (_, target) = target.split_once("/namespaces/crawl/").expect("a namespaced path");
+        let Some(present) = state.objects.get(target).cloned() else {
+            return refusal(404, "NotFound", "not found");
+        };
+        if method == http::Method::GET {
+            return (200, present);
+        }
+        assert_eq!(method, http::Method::PATCH, "the operator only patches Proxies");
+        let name = target.rsplit('/').next().expect("a name").to_owned();
+        state.patches += 1;
+        let refused = state.refuse_every_second_patch && state.patches % 2 == 0;
+        let mut patch: Value = serde_json::from_slice(body).expect("a patch is JSON");
+        let guard = patch["metadata"]["resourceVersion"].take();
+        assert!(guard.is_string(), "every write is guarded: {patch}");
+        if refused || guard != present["metadata"]["resourceVersion"] {
+            return refusal(409, "Conflict", "the object has been modified");
+        }
+        if let Some(metadata) = patch["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        let mut object = present;
+        if is_status {
+            merge(&mut object, &json!({ "status": patch["status"] }));
+        } else {
+            merge(&mut object, &json!({ "metadata": patch["metadata"] }));
+        }
+        state.writes.push(format!("{} {name}", if is_status { "status" } else { "patch" }));
+        state.stamp(&mut object);
+        let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if object["metadata"]["deletionTimestamp"].is_string() && !held {
+            state.objects.remove(target);
+        } else {
+            state.objects.insert(target.to_owned(), object.clone());
+        }
+        (200, object)
+    }
+}
+
+impl State {
+    fn stamp(&mut self, object: &mut Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+    }
+}
+
+fn refusal(code: u16, reason: &str, message: &str) -> (u16, Value) {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "code": code, "reason": reason, "message": message });
+    (code, status)
+}
+
+/// RFC 7396.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    let fields = target.as_object_mut().expect("just made one");
+    for (key, value) in patch {
+        if value.is_null() {
+            fields.remove(key);
+        } else {
+            merge(fields.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+impl tower::Service<Request> for Server {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let server = self.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect_bytes().await.expect("a body in memory");
+            if server.is_dead() {
+                return std::future::pending().await;
+            }
+            let (code, value) = server.answer(&parts.method, parts.uri.path(), &body);
+            if parts.method == http::Method::PATCH && server.spend() {
+                return std::future::pending().await;
+            }
+            let body = Body::from(serde_json::to_vec(&value).expect("JSON"));
+            Ok(http::Response::builder().status(code).body(body).expect("a response"))
+        }
+        .boxed()
+    }
+}
+
+/// A provider that shares the life of the process with the server.
+#[derive(Clone)]
+pub(crate) struct Mortal {
+    inner: FakeProvider,
+    server: Server,
+}
+
+impl std::fmt::Debug for Mortal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// Everything around one Proxy named `a`.
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) provider: FakeProvider,
+    cache: Arc<Mutex<(u64, Option<Arc<Proxy>>)>>,
+    frozen: bool,
+    providers: Vec<&'static str>,
+    reconciler: ProxyReconciler,
+}
+
+pub(crate) const UID: &str = "u1";
+pub(crate) const INSTANCE: &str = "px-u1";
+pub(crate) const PATH: &str = "proxies/a";
+
+impl World {
+    /// A world with the Proxy `a` of this spec.
+    pub(crate) fn new(spec: Value) -> Self {
+        let server = Server::default();
+        server.put(
+            PATH,
+            json!({
+                "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
+                "metadata": { "name": "a", "namespace": "crawl", "uid": UID, "generation": 1 },
+                "spec": spec,
+            }),
+        );
+        let provider = FakeProvider::default();
+        let cache = Arc::default();
+        let providers = vec!["fake"];
+        let reconciler = reconciler(&server, &provider, &cache, &providers);
+        let mut world = Self { server, provider, cache, frozen: false, providers, reconciler };
+        world.refresh();
+        world
+    }
+
+    /// A new process: nothing is remembered, the cache is fresh.
+    pub(crate) fn restart(&mut self) {
+        self.server.state().life = None;
+        self.reconciler =
+            reconciler(&self.server, &self.provider, &self.cache, &self.providers);
+        self.refresh();
+    }
+
+    /// A new process that dies at its effect number `effects`, from 1.
+    pub(crate) fn restart_mortal(&mut self, effects: u64) {
+        self.restart();
+        self.server.state().life = Some(effects);
+    }
+
+    /// A new process with these providers configured.
+    pub(crate) fn configure(&mut self, providers: &[&'static str]) {
+        self.providers = providers.to_vec();
+        self.restart();
+    }
+
+    /// Keeps the cache as it is until [`World::thaw`].
+    pub(crate) fn freeze(&mut self) {
+        self.frozen = true;
+    }
+
+    pub(crate) fn thaw(&mut self) {
+        self.frozen = false;
+        self.refresh();
+    }
+
+    fn refresh(&mut self) {
+        if self.frozen {
+            return;
+        }
+        let proxy = self.server.get(PATH).map(|object| {
+            Arc::new(serde_json::from_value(object).expect("a Proxy"))
+        });
+        *self.cache.lock().expect("not poisoned") = (self.server.version(), proxy);
+    }
+
+    /// One pass.
+    pub(crate) async fn pass(&mut self) -> Outcome {
+        self.refresh();
+        let key = ObjectKey::namespaced("crawl", "a");
+        self.reconciler.reconcile(&key, &Context::default()).await
+    }
+
+    /// One pass that must succeed; answers when the Proxy comes again.
+    pub(crate) async fn ok(&mut self) -> Action {
+        self.pass().await.unwrap_or_else(|error| panic!("the pass failed: {error}"))
+    }
+
+    /// Passes while there is something to do; a deletion goes on in the world meanwhile. `false`
+    /// if the process died.
+    pub(crate) async fn run(&mut self) -> bool {
+        for _ in 0..60 {
+            // Paused time: the timeout fires only when nothing else can move, so only for a
+            // process that waits for an answer that never comes.
+            let pass = tokio::time::timeout(Duration::from_secs(3600), self.pass());
+            let Ok(outcome) = pass.await else { return false };
+            if let Some(seen) = self.provider.see(INSTANCE) {
+                if seen.deleting {
+                    self.provider.vanish(INSTANCE);
+                } else if seen.ips.is_empty() {
+                    self.provider.run(INSTANCE, "10.0.0.1");
+                }
+            }
+            let done = match outcome {
+                Ok(Action::Done) => self.server.get(PATH).is_none_or(|_| self.is_settled()),
+                Ok(Action::RequeueAfter(wait)) => wait > Duration::from_secs(60),
+                _ => false,
+            };
+            if done {
+                return true;
+            }
+        }
+        panic!("no rest after 60 passes: {:?}", self.server.get(PATH));
+    }
+
+    /// True if a pass has nothing to answer to: the cache shows the newest copy.
+    fn is_settled(&self) -> bool {
+        self.cache.lock().expect("not poisoned").0 == self.server.version()
+    }
+
+    pub(crate) fn proxy(&self) -> Proxy {
+        serde_json::from_value(self.server.get(PATH).expect("the Proxy is there")).expect("a Proxy")
+    }
+
+    pub(crate) fn phase(&self) -> String {
+        self.status("phase")
+    }
+
+    /// A field of the status as text; empty if absent.
+    pub(crate) fn status(&self, field: &str) -> String {
+        let object = self.server.get(PATH).expect("the Proxy is there");
+        object["status"][field].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// `status/reason` of a condition; empty if absent.
+    pub(crate) fn condition(&self, kind: &str) -> String {
+        let status = self.proxy().status.unwrap_or_default();
+        let found = status.conditions.iter().find(|condition| condition.type_ == kind);
+        found.map_or_else(String::new, |found| format!("{}/{}", found.status, found.reason))
+    }
+
+    /// The message of the Provisioned condition.
+    pub(crate) fn message(&self) -> String {
+        let status = self.proxy().status.unwrap_or_default();
+        let found = conditions::find(&status.conditions, ConditionType::Provisioned);
+        found.map_or_else(String::new, |condition| condition.message.clone())
+    }
+
+    /// Puts the Secret `boot` with this user data (base64).
+    pub(crate) fn put_secret(&self, data: &str) {
+        self.server.put(
+            "secrets/boot",
+            json!({ "apiVersion": "v1", "kind": "Secret",
+                "metadata": { "name": "boot", "namespace": "crawl" },
+                "data": { "user-data": data } }),
+        );
+    }
+}
+
+fn reconciler(
+    server: &Server,
+    provider: &FakeProvider,
+    cache: &Arc<Mutex<(u64, Option<Arc<Proxy>>)>>,
+    names: &[&'static str],
+) -> ProxyReconciler {
+    let mut store = ConsistencyStore::new(Duration::from_secs(5));
+    let seen = Arc::clone(cache);
+    let proxies = store
+        .track("Proxy", move || Some(Arc::from(seen.lock().expect("not poisoned").0.to_string())));
+    let cache = Arc::clone(cache);
+    let mortal = Mortal { inner: provider.clone(), server: server.clone() };
+    let of = |name: &&str| ((*name).to_owned(), Arc::new(mortal.clone()) as Arc<dyn Provider>);
+    ProxyReconciler {
+        client: kube_client::Client::new(server.clone(), "crawl"),
+        proxies: Box::new(move |_| cache.lock().expect("not poisoned").1.clone()),
+        providers: Registry::new(names.iter().map(of).collect()),
+        cluster_id: Arc::from("cluster"),
+        timing: Timing::default(),
+        own_writes: Arc::new(OwnWrites { store, proxies }),
+        steps: DashMap::new(),
+    }
+}
+
+mod mortal {
+    use super::{BoxFuture, FutureExt, Mortal, Provider};
+    use crate::provider::{
+        Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance,
+        Owner, Page, ProviderId,
+    };
+
+    impl Mortal {
+        async fn effect<T>(&self, call: BoxFuture<'_, T>) -> T {
+            if self.server.is_dead() {
+                return std::future::pending().await;
+            }
+            let answer = call.await;
+            if self.server.spend() { std::future::pending().await } else { answer }
+        }
+    }
+
+    impl Provider for Mortal {
+        fn create<'a>(
+            &'a self,
+            request: &'a CreateRequest,
+        ) -> BoxFuture<'a, Result<Creation, Error>> {
+            self.effect(self.inner.create(request)).boxed()
+        }
+
+        fn get<'a>(
+            &'a self,
+            id: &'a ProviderId,
+            owner: &'a Owner,
+            hint: &'a Hint,
+        ) -> BoxFuture<'a, Result<Instance, Error>> {
+            self.inner.get(id, owner, hint)
+        }
+
+        fn delete<'a>(
+            &'a self,
+            id: &'a ProviderId,
+            owner: &'a Owner,
+            incarnation: &'a Incarnation,
+        ) -> BoxFuture<'a, Result<(), Error>> {
+            self.effect(self.inner.delete(id, owner, incarnation)).boxed()
+        }
+
+        fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>> {
+            self.inner.find(owner)
+        }
+
+        fn list_by_tag<'a>(
+            &'a self,
+            cluster_id: &'a str,
+            page: Option<&'a str>,
+        ) -> BoxFuture<'a, Result<Page, Error>> {
+            self.inner.list_by_tag(cluster_id, page)
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            self.inner.capabilities()
+        }
+    }
+}
