@@ -34,11 +34,8 @@ pub enum Error {
     /// The proxy behind the External Proxy did not start.
     #[error("the proxy behind the External Proxy")]
     External(#[source] Box<devcluster::proxy::Error>),
-    /// The cluster's own kubeconfig is no good.
-    #[error("use the kubeconfig of the embedded cluster")]
-    Kubeconfig(#[source] Box<crate::ClusterError>),
-    /// The HTTP client could not be set up.
-    #[error("set up the client of the API server")]
+    /// The kubeconfig of the embedded cluster gives no client.
+    #[error("set up the client of the embedded cluster")]
     Client(#[source] controller::informer::client::Error),
     /// A manifest that the program carries cannot be read.
     #[error("read the manifest {name}")]

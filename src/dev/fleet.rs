@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::conditions::{ConditionStatus, ConditionType, status};
 use crate::api::{Mode, Phase, Proxy, SPEC_HASH_ANNOTATION};
-use crate::provider::kubernetes::LABEL_PROXY;
+use crate::provider::kubernetes::pod::LABEL_PROXY;
 
 use super::Error;
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use controller::informer::client::{ClientOptions, connect};
+use controller::informer::client::{ClientOptions, connect, load_config};
 use devcluster::DevCluster;
 use devcluster::echo::{EchoHandle, EchoServer};
 use devcluster::kubelet::{Kubelet, KubeletHandle, KubeletOptions};
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Cluster, Options, Timing};
+use crate::{ConfigSource, Options, Timing};
 
 use super::console::Console;
 use super::folder::Folder;
@@ -21,6 +21,8 @@ use super::{Error, fleet};
 
 /// Namespace and name of the operator's ServiceAccount, as in `manifests/`.
 const OPERATOR: &str = "proxy-operator";
+/// User agent of what `dev` itself asks, so that counters tell it from the operator.
+const USER_AGENT: &str = concat!("proxy-operator-dev/", env!("CARGO_PKG_VERSION"));
 /// Image of the pods; simulated nodes serve the proxy themselves.
 const IMAGE: &str = "devcluster/forward-proxy";
 /// Address of the proxy behind the External Proxy: not that of any pod.
@@ -68,11 +70,14 @@ impl Stage {
         })
         .await
         .map_err(|error| Error::External(Box::new(error)))?;
-        let config = Cluster::Kubeconfig(folder.kubeconfig())
-            .load()
-            .await
-            .map_err(|error| Error::Kubeconfig(Box::new(error)))?;
-        let client = connect(config, ClientOptions::default()).map_err(Error::Client)?;
+        let source = ConfigSource {
+            kubeconfig: Some(folder.kubeconfig()),
+            context: None,
+        };
+        let config = load_config(&source).await.map_err(Error::Client)?;
+        let mut options = ClientOptions::default();
+        USER_AGENT.clone_into(&mut options.user_agent);
+        let client = connect(config, options).map_err(Error::Client)?;
         console.timed(&format!(
             "cluster at {} with nodes {}; echo server at {}",
             cluster.url(),
@@ -128,7 +133,10 @@ impl Stage {
         self.folder
             .write_operator_kubeconfig(&self.cluster.kubeconfig_for(&token))?;
         let options = Options {
-            cluster: Cluster::Kubeconfig(self.folder.operator_kubeconfig()),
+            cluster: ConfigSource {
+                kubeconfig: Some(self.folder.operator_kubeconfig()),
+                context: None,
+            },
             timing: Timing {
                 provisioning_poll: PROVISIONING_POLL,
                 deletion_poll: DELETION_POLL,

@@ -41,8 +41,11 @@ pub(super) enum Usage {
     Env,
 }
 
-/// The objects read for one pod; never shown.
-pub(super) struct Loaded(BTreeMap<(Kind, String), Option<BTreeMap<String, Vec<u8>>>>);
+/// Keys and values of a Secret or ConfigMap.
+type Data = BTreeMap<String, Vec<u8>>;
+
+/// The objects read for one pod, none where one is missing; never shown.
+pub(super) struct Loaded(BTreeMap<(Kind, String), Option<Data>>);
 
 /// Every reference that is not optional, volumes first as the kubelet mounts before it starts.
 pub(super) fn required(pod: &Pod) -> Vec<Reference> {
@@ -294,12 +297,12 @@ impl Loaded {
             })
     }
 
-    fn data(&self, kind: Kind, name: &str) -> Option<&BTreeMap<String, Vec<u8>>> {
+    fn data(&self, kind: Kind, name: &str) -> Option<&Data> {
         self.0.get(&(kind, name.to_owned()))?.as_ref()
     }
 }
 
-fn secret_data(secret: Secret) -> BTreeMap<String, Vec<u8>> {
+fn secret_data(secret: Secret) -> Data {
     secret
         .data
         .into_iter()
@@ -308,7 +311,7 @@ fn secret_data(secret: Secret) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-fn config_data(map: ConfigMap) -> BTreeMap<String, Vec<u8>> {
+fn config_data(map: ConfigMap) -> Data {
     let text = map
         .data
         .into_iter()
@@ -391,7 +394,8 @@ mod tests {
         let cloud: Object<'_> = (Secret, "cloud", Some(&[("user-data", "x")]));
         let cm: Object<'_> = (ConfigMap, "cm", Some(&[]));
         let auth: Object<'_> = (Secret, "auth", Some(&[("username", "u")]));
-        let cases: [(&[Object<'_>], Option<(&str, &str, bool)>); 6] = [
+        type Told<'a> = Option<(&'a str, &'a str, bool)>;
+        let cases: [(&[Object<'_>], Told<'_>); 6] = [
             (
                 &[(Secret, "cloud", None)],
                 Some((

@@ -151,7 +151,7 @@ mod tests {
         NodeView::of(&node)
     }
 
-    fn pod(spec: Value) -> Pod {
+    fn pod(spec: &Value) -> Pod {
         serde_json::from_value(json!({ "metadata": { "name": "p" }, "spec": spec })).unwrap()
     }
 
@@ -202,7 +202,7 @@ mod tests {
             ),
         ];
         for (spec, expected) in cases {
-            let pod = pod(spec.clone());
+            let pod = pod(&spec);
             let got = place(&pod, &nodes, counts);
             assert_eq!(
                 got.as_ref().map_err(String::as_str).copied(),
@@ -210,7 +210,7 @@ mod tests {
                 "{spec}"
             );
         }
-        let none = place(&pod(json!({ "containers": [] })), &[], counts);
+        let none = place(&pod(&json!({ "containers": [] })), &[], counts);
         assert_eq!(none, Err("0/0 nodes are available: no nodes.".to_owned()));
     }
 
@@ -230,7 +230,7 @@ mod tests {
             ),
         ];
         for (spec, waits) in cases {
-            assert_eq!(is_waiting(&pod(spec.clone())), waits, "{spec}");
+            assert_eq!(is_waiting(&pod(&spec)), waits, "{spec}");
         }
     }
 }

@@ -45,7 +45,7 @@ fn map(name: &str, version: &str) -> Value {
     } })
 }
 
-fn list_of(version: &str, continued: &str, items: Vec<Value>) -> Answer {
+fn list_of(version: &str, continued: &str, items: &[Value]) -> Answer {
     (
         200,
         vec![json!({
@@ -56,7 +56,7 @@ fn list_of(version: &str, continued: &str, items: Vec<Value>) -> Answer {
     )
 }
 
-fn event(type_: &str, object: Value) -> Value {
+fn event(type_: &str, object: &Value) -> Value {
     json!({ "type": type_, "object": object })
 }
 
@@ -116,20 +116,20 @@ async fn a_list_in_pages_is_followed_by_a_watch_that_resumes_where_it_was() {
                            "metadata": { "resourceVersion": "9" } });
     let (changes, asked) = check(
         vec![
-            list_of("4", "t", vec![map("a", "1")]),
-            list_of("5", "", vec![map("b", "2")]),
+            list_of("4", "t", &[map("a", "1")]),
+            list_of("5", "", &[map("b", "2")]),
             (
                 200,
                 vec![
-                    event("ADDED", map("c", "6")),
-                    event("DELETED", map("a", "7")),
+                    event("ADDED", &map("c", "6")),
+                    event("DELETED", &map("a", "7")),
                 ],
             ),
             (
                 200,
                 vec![
-                    event("MODIFIED", map("c", "8")),
-                    event("BOOKMARK", bookmark),
+                    event("MODIFIED", &map("c", "8")),
+                    event("BOOKMARK", &bookmark),
                 ],
             ),
         ],
@@ -147,11 +147,11 @@ async fn a_list_in_pages_is_followed_by_a_watch_that_resumes_where_it_was() {
 async fn a_lost_history_leads_to_a_new_list() {
     let (changes, asked) = check(
         vec![
-            list_of("5", "", vec![map("a", "1")]),
-            (200, vec![event("ERROR", failure(410))]),
-            list_of("9", "", vec![]),
+            list_of("5", "", &[map("a", "1")]),
+            (200, vec![event("ERROR", &failure(410))]),
+            list_of("9", "", &[]),
             (410, vec![failure(410)]),
-            list_of("12", "", vec![map("b", "11")]),
+            list_of("12", "", &[map("b", "11")]),
         ],
         3,
     )
@@ -168,11 +168,14 @@ async fn failures_are_retried_from_the_last_version() {
     let (changes, asked) = check(
         vec![
             (503, vec![failure(503)]),
-            list_of("5", "", vec![]),
+            list_of("5", "", &[]),
             (500, vec![failure(500)]),
             (
                 200,
-                vec![event("ADDED", map("c", "6")), event("ERROR", failure(500))],
+                vec![
+                    event("ADDED", &map("c", "6")),
+                    event("ERROR", &failure(500)),
+                ],
             ),
             (429, vec![failure(429)]),
         ],

@@ -332,7 +332,8 @@ async fn an_idle_tunnel_is_closed() {
 
 #[tokio::test]
 async fn options_outside_their_range_are_named() {
-    let cases: [(fn(&mut ProxyOptions), &str); 4] = [
+    type Change = fn(&mut ProxyOptions);
+    let cases: [(Change, &str); 4] = [
         (|o| o.limits.connections = 0, "limits.connections"),
         (|o| o.limits.head_bytes = 100, "limits.head_bytes"),
         (|o| o.source_ip = Some("::1".parse().unwrap()), "source_ip"),
