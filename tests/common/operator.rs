@@ -1,0 +1,64 @@
+//! The operator as a process of its own, so that a test can kill it as a crash would.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+
+/// A running `proxy-operator run`; dropping it kills it.
+pub struct Operator {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Operator {
+    /// Starts the operator against a kubeconfig with short polls; its log goes to a file beside it.
+    pub fn start(kubeconfig: &Path, flags: &[&str]) -> Self {
+        let log = kubeconfig.with_extension("operator.log");
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("a log file beside the kubeconfig");
+        let child = Command::new(env!("CARGO_BIN_EXE_proxy-operator"))
+            .arg("run")
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(["--provisioning-poll", "200ms", "--deletion-poll", "200ms"])
+            .args(["--default-proxy-image", "registry.example/forward-proxy:1"])
+            .args(flags)
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a second handle of the log"))
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the operator's binary starts");
+        Self { child, log }
+    }
+
+    /// Ends it by SIGKILL and waits until it is gone.
+    pub async fn kill(mut self) {
+        self.child.kill().await.expect("the process is ours");
+    }
+
+    /// Waits until it ends by itself; gives its exit code, none for a signal.
+    pub async fn ended(&mut self, limit: Duration) -> Option<i32> {
+        tokio::time::timeout(limit, self.child.wait())
+            .await
+            .unwrap_or_else(|_| panic!("still runs after {limit:?}:\n{}", self.log()))
+            .expect("the process is ours")
+            .code()
+    }
+
+    /// Whether it has ended.
+    pub fn is_gone(&mut self) -> bool {
+        self.child.try_wait().expect("the process is ours").is_some()
+    }
+
+    /// All that it (and runs before it with the same kubeconfig) has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}

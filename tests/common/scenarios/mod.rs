@@ -1,0 +1,73 @@
+//! What must hold on every API server. Each scenario gets a world of its own.
+
+pub mod bad_input;
+pub mod crash;
+pub mod external;
+pub mod lifecycle;
+pub mod secrets;
+pub mod steady;
+
+/// Makes one test of each scenario, given a function that builds its world (or none, where it cannot).
+#[macro_export]
+macro_rules! for_every_scenario {
+    ($world:path) => {
+        $crate::scenarios_of!($world, lifecycle:
+            t01_a_managed_fleet_gets_ready_and_forwards,
+            t03_a_deleted_proxy_goes_after_its_pod,
+            t05_a_changed_machine_is_replaced_under_the_same_name,
+            t06_what_is_not_in_the_hash_replaces_nothing,
+            t13_a_pod_deleted_by_hand_is_made_again_once,
+            t34_a_proxy_deleted_at_once_leaves_nothing,
+        );
+        $crate::scenarios_of!($world, external:
+            t02_an_external_proxy_is_ready_without_finalizer_or_pod,
+            t04_an_external_proxy_goes_at_once,
+            t09_a_proxy_that_turns_external_and_back_leaves_no_pod_behind,
+        );
+        $crate::scenarios_of!($world, secrets:
+            t07_other_bytes_replace_equal_bytes_do_not,
+            a_proxy_waits_for_its_secret_and_starts_when_it_comes,
+            a_deleted_secret_keeps_the_running_proxy_in_service,
+            inline_cloud_init_lives_and_dies_with_the_pod,
+            credentials_are_asked_of_clients_and_stand_in_no_log,
+        );
+        $crate::scenarios_of!($world, bad_input:
+            b08_an_unknown_provider_is_named_with_the_configured_ones,
+            t39_a_permanent_error_is_silent_until_the_spec_changes,
+            t45_a_foreign_pod_under_our_name_is_left_alone,
+        );
+        $crate::scenarios_of!($world, steady:
+            t14_a_settled_fleet_writes_nothing,
+        );
+        $crate::scenarios_of!($world, crash:
+            t16_cp1_before_the_create_call,
+            t17_cp2_create_accepted_answer_lost,
+            t18_cp3_create_answered_before_the_annotation,
+            t19_cp4_annotation_written_before_the_status,
+            t20_cp5_status_written,
+            t21_cp6_replacement_gone_annotation_written_id_kept,
+            t22_cp7_delete_accepted_status_not_written,
+            t23_cp8_instance_gone_finalizer_still_there,
+            t24_cp9_finalizer_removed_before_the_status,
+            t25_cp10_finalizer_added,
+        );
+    };
+}
+
+/// One module of scenarios as tests.
+#[macro_export]
+macro_rules! scenarios_of {
+    ($world:path, $module:ident: $($name:ident),+ $(,)?) => {
+        mod $module {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    let Some(world) = $world().await else { return };
+                    common::scenarios::$module::$name(&world).await;
+                    world.shutdown().await;
+                }
+            )+
+            use crate::common;
+        }
+    };
+}
