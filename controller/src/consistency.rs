@@ -329,6 +329,9 @@ fn standing(observed: Option<&str>, written: &str) -> Standing {
 mod tests {
     use std::sync::Mutex;
 
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     const CAP: Duration = Duration::from_secs(5);
@@ -504,5 +507,95 @@ mod tests {
         world.store.wrote(&key("last"), "u", world.pods, "21");
         assert_eq!(world.store.len(), SWEEP_FROM / 4 + 1);
         assert_eq!(world.check("0", "u"), "B Pod");
+    }
+
+    /// What a store must answer, in as few words as possible: versions by key, UID and cache.
+    #[derive(Default)]
+    struct Model {
+        records: std::collections::HashMap<u8, (u8, [u32; 2])>,
+        observed: [u32; 2],
+    }
+
+    #[derive(Debug, Clone)]
+    enum Op {
+        Wrote {
+            key: u8,
+            uid: u8,
+            cache: usize,
+            version: u32,
+        },
+        See {
+            cache: usize,
+            version: u32,
+        },
+        Check {
+            key: u8,
+            uid: u8,
+        },
+        Clear {
+            key: u8,
+        },
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let (key, uid, cache, version) = (0..3_u8, 0..2_u8, 0..2_usize, 1..30_u32);
+        prop_oneof![
+            (key.clone(), uid.clone(), cache.clone(), version.clone()).prop_map(
+                |(key, uid, cache, version)| Op::Wrote {
+                    key,
+                    uid,
+                    cache,
+                    version
+                }
+            ),
+            (cache, version).prop_map(|(cache, version)| Op::See { cache, version }),
+            (key.clone(), uid).prop_map(|(key, uid)| Op::Check { key, uid }),
+            key.prop_map(|key| Op::Clear { key }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn k8_any_order_of_writes_and_sights_answers_as_the_model(ops in vec(op(), 1..80)) {
+            let seen = Arc::new(Mutex::new([0_u32; 2]));
+            let mut store = ConsistencyStore::new(CAP);
+            let caches = [0, 1].map(|n| {
+                let seen = Arc::clone(&seen);
+                store.track("cache", move || Some(seen.lock().unwrap()[n].to_string().into()))
+            });
+            let mut model = Model::default();
+            for op in ops {
+                match op {
+                    Op::Wrote { key: k, uid, cache, version } => {
+                        let name = uid.to_string();
+                        store.wrote(&key(&k.to_string()), &name, caches[cache], &version.to_string());
+                        let record = model.records.entry(k).or_insert((uid, [0; 2]));
+                        if record.0 != uid {
+                            *record = (uid, [0; 2]);
+                        }
+                        record.1[cache] = record.1[cache].max(version);
+                    }
+                    Op::See { cache, version } => {
+                        // A cache never goes back.
+                        model.observed[cache] = model.observed[cache].max(version);
+                        *seen.lock().unwrap() = model.observed;
+                    }
+                    Op::Check { key: k, uid } => {
+                        if model.records.get(&k).is_some_and(|record| record.0 != uid) {
+                            model.records.remove(&k);
+                        }
+                        let level = model.records.get(&k).is_none_or(|(_, written)| {
+                            (0..2).all(|n| written[n] <= model.observed[n])
+                        });
+                        let answer = store.check(&key(&k.to_string()), &uid.to_string());
+                        prop_assert_eq!(answer == Consistency::Level, level, "{:?}", answer);
+                    }
+                    Op::Clear { key: k } => {
+                        store.clear(&key(&k.to_string()));
+                        model.records.remove(&k);
+                    }
+                }
+            }
+        }
     }
 }

@@ -250,8 +250,10 @@ impl Manager {
         info!(grace = ?options.grace, "stopping");
         // None: a moment so far off that it can't be expressed.
         let deadline = Instant::now().checked_add(options.grace);
+        let least = LEAST_GRACE.min(options.grace);
         let mut running = Vec::new();
         for group in [tasks, controllers, informers] {
+            let deadline = deadline.map(|deadline| deadline.max(Instant::now() + least));
             let ended = group.stop(deadline).await;
             errors.extend(ended.errors);
             running.extend(ended.running);
@@ -318,6 +320,10 @@ struct Ended {
     errors: Vec<Error>,
     running: Vec<String>,
 }
+
+/// What a group gets at least, if an earlier one has used up the grace time: enough to end in order,
+/// so that only what is really stuck is reported.
+const LEAST_GRACE: Duration = Duration::from_millis(100);
 
 /// How long dropped tasks may take to reach an await point. Only what blocks its thread takes
 /// longer, and that can't be waited for.

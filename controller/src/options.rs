@@ -136,7 +136,8 @@ mod tests {
             ),
         ];
         for (options, text) in cases {
-            assert_eq!(options.validated().unwrap_err().to_string(), text);
+            let error = options.validated().unwrap_err().to_string();
+            assert_eq!(error, format!("controller option {text}"));
         }
     }
 

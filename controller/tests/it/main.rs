@@ -2,6 +2,7 @@
 
 mod manager;
 mod mirror;
+mod properties;
 mod results;
 mod signals;
 mod sources;

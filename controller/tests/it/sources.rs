@@ -141,6 +141,7 @@ async fn k5_only_the_controlling_owner_if_so_asked() {
             .build()
     });
     let mut seen = 0;
+    assert_eq!(run.calls(&mut seen).await, expect(&[]));
     run.pods.add(owned_by(
         object("p", 1001),
         vec![owner("a", true), owner("b", false)],

@@ -202,7 +202,15 @@ impl Stage {
     /// Runs `reconciler` over the objects named.
     pub(crate) fn open(names: &[&str], reconciler: Scripting, options: ControllerOptions) -> Self {
         let objects = names.iter().map(|name| config(name, 1)).collect();
-        let scene = Scene::listing(objects);
+        Self::over(Scene::listing(objects), reconciler, options)
+    }
+
+    /// Runs `reconciler` over the objects of `scene`.
+    pub(crate) fn over(
+        scene: Scene<ConfigMap>,
+        reconciler: Scripting,
+        options: ControllerOptions,
+    ) -> Self {
         let controller = Controller::builder(unique("stage"), reconciler)
             .for_object(&scene.informer)
             .options(options)
@@ -217,7 +225,6 @@ impl Stage {
         Self {
             scene,
             handle,
-            reconciler,
             stop,
             informer: informers,
             controller: controllers,
