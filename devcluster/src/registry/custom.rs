@@ -25,7 +25,9 @@ pub(crate) struct CustomVersion {
     pub(crate) definition: String,
     /// The definition is being deleted: no new objects.
     pub(crate) terminating: bool,
-    pub(crate) schema: CompiledSchema,
+    pub(crate) schema: Arc<CompiledSchema>,
+    /// The schema of the version that objects are stored in; defaults on read are its.
+    pub(crate) storage_schema: Arc<CompiledSchema>,
     /// The schema as written, for OpenAPI.
     pub(crate) schema_source: Value,
     /// `additionalPrinterColumns` of the version.
@@ -48,23 +50,34 @@ pub(crate) fn resources(definition: &Value, store: &Store) -> Result<Vec<Arc<Res
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let storage = versions.iter().find(|version| version["storage"] == true);
     let storage_name = storage.map(|version| text(version, "name")).unwrap_or_default();
-    versions
+    let mut schemas: Vec<Arc<CompiledSchema>> = Vec::new();
+    for (index, version) in versions.iter().enumerate() {
+        let source = version.pointer("/schema/openAPIV3Schema").unwrap_or(&Value::Null);
+        let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
+        schemas.push(Arc::new(CompiledSchema::compile(source, &path)?));
+    }
+    let stored = versions.iter().position(|version| version["storage"] == true);
+    let Some(storage_schema) = stored.and_then(|index| schemas.get(index)) else {
+        return Ok(Vec::new());
+    };
+    Ok(versions
         .iter()
-        .enumerate()
-        .filter(|(_, version)| version["served"] == true)
-        .map(|(index, version)| {
-            resource(definition, version, index, storage_name, store).map(Arc::new)
+        .zip(&schemas)
+        .filter(|(version, _)| version["served"] == true)
+        .map(|(version, schema)| {
+            let schemas = (Arc::clone(schema), Arc::clone(storage_schema));
+            Arc::new(resource(definition, version, schemas, storage_name, store))
         })
-        .collect()
+        .collect())
 }
 
 fn resource(
     definition: &Value,
     version: &Value,
-    index: usize,
+    (schema, storage_schema): (Arc<CompiledSchema>, Arc<CompiledSchema>),
     storage_version: &str,
     store: &Store,
-) -> Result<Resource, Vec<FieldError>> {
+) -> Resource {
     let spec = &definition["spec"];
     let group = text(spec, "group");
     // Accepted names only: a short name that clashes is not served.
@@ -74,8 +87,6 @@ fn resource(
         texts.filter_map(Value::as_str).map(Arc::from).collect()
     };
     let schema_source = version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default();
-    let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
-    let schema = CompiledSchema::compile(&schema_source, &path)?;
     let name = text(version, "name");
     let uid = definition["metadata"]["uid"].as_str().unwrap_or_default();
     let shape = |version: &str| shape(uid, &definition["spec"], version);
@@ -96,7 +107,7 @@ fn resource(
             .as_str()
             .map_or_else(|| format!("{group}/{name} {kind} is deprecated"), str::to_owned)
     });
-    Ok(Resource {
+    Resource {
         group: group.into(),
         version: name.into(),
         plural: plural.into(),
@@ -121,13 +132,14 @@ fn resource(
             definition: definition["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
             terminating: !definition["metadata"]["deletionTimestamp"].is_null(),
             schema,
+            storage_schema,
             schema_source,
             columns: version.get("additionalPrinterColumns").filter(|c| c.is_array()).cloned(),
             deprecation,
             storage_api_version: format!("{group}/{storage_version}"),
             storage_shape: shape(storage_version),
         })),
-    })
+    }
 }
 
 /// Names the form of objects: the version and everything that defaults and pruning depend on.

@@ -185,7 +185,11 @@ impl Resource {
         }
         let mut shape = self.shape;
         if let Some(custom) = self.custom() {
-            set_type(&mut value, &custom.storage_api_version, &self.kind);
+            if self.shape != custom.storage_shape {
+                set_type(&mut value, &custom.storage_api_version, &self.kind);
+                custom.storage_schema.prune(&mut value);
+                custom.storage_schema.apply_defaults(&mut value);
+            }
             shape = custom.storage_shape;
         } else if self.hooks.conversion.is_some() {
             shape = BUILT_IN_SHAPE;
@@ -213,9 +217,11 @@ impl Resource {
             (conversion.from_storage)(value);
         }
         if let Some(custom) = self.custom() {
+            // As the real server: defaults come from the stored version, the asked one only prunes.
+            custom.storage_schema.prune(value);
+            custom.storage_schema.apply_defaults(value);
             set_type(value, &self.api_version(), &self.kind);
             custom.schema.prune(value);
-            custom.schema.apply_defaults(value);
         }
     }
 

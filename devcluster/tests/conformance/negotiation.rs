@@ -112,7 +112,7 @@ async fn case_020_custom_resources_have_no_strategic_patch() {
 #[tokio::test]
 async fn case_021_yaml_bodies_are_taken() {
     let t = Target::start().await;
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  a: |\n    b\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: yaml\ndata:\n  a: |\n    b\n";
     let answer =
         t.ask(Method::POST, t.config_maps()).body("application/yaml", yaml).send().await;
     assert_eq!(answer.expect(201)["data"]["a"], "b\n");
