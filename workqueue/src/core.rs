@@ -74,6 +74,11 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
         self.running
     }
 
+    #[cfg(test)]
+    pub(crate) fn order(&self) -> &O {
+        &self.order
+    }
+
     pub(crate) fn timed(&self) -> bool {
         self.order.timed()
     }

@@ -9,6 +9,7 @@ mod item;
 mod key;
 mod list;
 mod options;
+mod parallelize;
 mod queue;
 mod shard;
 mod slab;
@@ -27,6 +28,13 @@ pub use crate::{
     item::Item,
     key::{IntoKey, KeyRef, QueueKey},
     options::{AddOptions, OnAdd, Origin, QueueOptions},
+    parallelize::{PiecePanicked, parallelize_until},
     queue::WorkQueue,
     slab::KeyId,
 };
+
+/// A queue whose keys leave by priority.
+pub type PriorityQueue<K> = WorkQueue<K, order::Priority>;
+
+/// A queue whose keys leave by priority, flows taking turns within one.
+pub type FairQueue<K, F> = WorkQueue<K, order::Fair<K, F>>;

@@ -38,8 +38,6 @@ pub(crate) struct Shared<K: QueueKey, O: Order<K>> {
     pub(crate) limiter: std::sync::Arc<dyn RateLimiter<K>>,
     pub(crate) clock: std::sync::Arc<dyn Clock>,
     pub(crate) epoch: Epoch,
-    /// Whether immediate adds and ends of runs need to know the time.
-    timed: bool,
     /// Set before the shards are shut, to spare the limiter adds that would come to nothing.
     closed: AtomicBool,
     count_attempts: bool,
@@ -91,7 +89,6 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
             drop_if_waiting: options.drop_if_waiting,
         };
         let named = !options.name.is_empty();
-        let mut timed = named;
         let mut shards = Vec::with_capacity(n);
         for _ in 0..n {
             let order = order();
@@ -99,9 +96,7 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
                 return Err(Error::OrderNeedsOneShard { shards: n });
             }
             let recorder = named.then(|| Box::new(Recorder::new(O::PRIORITIES)));
-            let shard = Shard::new(order, rules, recorder);
-            timed |= shard.timed();
-            shards.push(Padded(Mutex::new(shard)));
+            shards.push(Padded(Mutex::new(Shard::new(order, rules, recorder))));
         }
         let shared = Arc::new(Shared {
             shards: shards.into_boxed_slice(),
@@ -111,7 +106,6 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
             limiter: options.limiter,
             epoch: Epoch::new(&*options.clock),
             clock: options.clock,
-            timed,
             closed: AtomicBool::new(false),
             count_attempts: options.count_attempts,
             name: options.name,
@@ -167,7 +161,8 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     /// Drops the pending deadline of a key. Returns whether there was one.
     pub fn cancel_after(&self, key: &K) -> bool {
         let key = KeyRef::from(key);
-        let (was_pending, forgotten) = self.shared.shard(key.hash()).lock().cancel_after(key);
+        let shard = self.shared.shard(key.hash());
+        let (was_pending, forgotten) = self.shared.up_to_date(shard).cancel_after(key);
         drop(forgotten);
         self.shared.drains.wake();
         was_pending
@@ -299,15 +294,9 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
         self.epoch.nanos(self.clock.now())
     }
 
-    /// The time where a step needs it, else 0.
-    fn now_if_timed(&self) -> u64 {
-        if self.timed { self.now() } else { 0 }
-    }
-
     pub(crate) fn add(&self, key: impl IntoKey<K>, hash: u64, priority: i32, counted: Flags) {
-        let at = self.now_if_timed();
         let mut shard = self.shard(hash).lock();
-        let effects = shard.add(key, hash, priority, at, counted);
+        let effects = shard.add(key, hash, priority, counted, || self.now());
         self.settle(shard, effects);
     }
 
@@ -433,9 +422,8 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
 
     /// Ends the run of an item.
     pub(crate) fn finish(&self, index: usize, id: KeyId) {
-        let at = self.now_if_timed();
         let mut shard = self.shards[index].0.lock();
-        let (effects, forgotten) = shard.finish(id, at);
+        let (effects, forgotten) = shard.finish(id, || self.now());
         let idle = shard.is_idle();
         self.settle(shard, effects);
         if idle {
@@ -447,7 +435,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
     pub(crate) fn shut_down(&self, keep_until: Option<u64>) {
         self.closed.store(true, Ordering::Relaxed);
         for shard in &self.shards {
-            let dropped = shard.0.lock().shut_down(keep_until);
+            let dropped = self.up_to_date(&shard.0).shut_down(keep_until);
             drop(dropped);
         }
         let mut wakers = Wakers::default();

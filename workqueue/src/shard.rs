@@ -101,12 +101,14 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         key: impl IntoKey<K>,
         hash: u64,
         priority: i32,
-        at: u64,
         counted: Flags,
+        now: impl Fn() -> u64,
     ) -> Effects {
         if self.shut {
             return Effects::default();
         }
+        let fired = self.catch_up(&now);
+        let at = if self.timed() { now() } else { 0 };
         let (id, known) = self.core.intern(key, hash);
         self.core.flags_mut(id).set(counted);
         if known {
@@ -115,7 +117,10 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             if flags.any(Flags::DELAYED) {
                 let waits = flags.any(Flags::BACKOFF) && !flags.any(Flags::WANTED);
                 if waits && self.rules.drop_if_waiting {
-                    return Effects::default();
+                    return Effects {
+                        ready: fired,
+                        sooner: None,
+                    };
                 }
                 if self.rules.on_add == OnAdd::Supersede && !flags.any(Flags::REMINDER) {
                     self.stop_waiting(id);
@@ -124,10 +129,21 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         } else {
             self.core.prioritise(id, priority, true);
         }
+        let ready = fired + self.want(id, at);
         Effects {
-            ready: self.want(id, at),
+            ready,
             sooner: None,
         }
+    }
+
+    /// Lets keys that are due get ready before something else joins the line; returns how many.
+    /// `now` is asked only while deadlines are pending.
+    fn catch_up(&mut self, now: impl Fn() -> u64) -> usize {
+        let Some(next) = self.wheel.next() else {
+            return 0;
+        };
+        let now = now();
+        if next <= now { self.fire(now).0 } else { 0 }
     }
 
     /// Merges the priority of an add into what is pending of a known key.
@@ -173,6 +189,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         if self.shut {
             return Effects::default();
         }
+        let fired = self.catch_up(|| delay.now);
         let (id, known) = self.core.intern(key, hash);
         self.core.flags_mut(id).set(delay.counted);
         if let Some(recorder) = &mut self.recorder {
@@ -191,12 +208,19 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         let reminder = delay.flags.any(Flags::REMINDER);
         if flags.any(Flags::WANTED) && self.rules.on_add == OnAdd::Supersede && !reminder {
             // The run to come stands for this one too.
-            return Effects::default();
+            return Effects {
+                ready: fired,
+                sooner: None,
+            };
         }
-        self.schedule(id, delay)
+        Effects {
+            ready: fired,
+            sooner: self.schedule(id, delay),
+        }
     }
 
-    fn schedule(&mut self, id: KeyId, delay: Delay) -> Effects {
+    /// Sets or merges the key's deadline; returns it if it is now the earliest of all.
+    fn schedule(&mut self, id: KeyId, delay: Delay) -> Option<u64> {
         let before = self.wheel.next();
         let flags = self.core.flags(id);
         let mut kept = Flags::default();
@@ -209,7 +233,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
                 if delay.flags.any(Flags::REMINDER) {
                     self.core.flags_mut(id).set(Flags::REMINDER);
                 }
-                return Effects::default();
+                return None;
             }
             self.stop_waiting(id);
         }
@@ -220,13 +244,11 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         flags.set(kept);
         flags.set(delay.flags);
         let sooner = before.is_none_or(|before| delay.deadline < before);
-        Effects {
-            ready: 0,
-            sooner: sooner.then_some(delay.deadline),
-        }
+        sooner.then_some(delay.deadline)
     }
 
-    /// Drops a pending deadline. Returns whether there was one, and the key if it is forgotten.
+    /// Drops a pending deadline, which must not be due. Returns whether there was one, and the key
+    /// if it is forgotten.
     pub(crate) fn cancel_after(&mut self, key: KeyRef<'_, K>) -> (bool, Option<K>) {
         match self.core.find(key) {
             Some(id) if self.core.flags(id).any(Flags::DELAYED) => {
@@ -275,11 +297,9 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
     /// Looks for a key to hand out. `now` is asked only if there is need.
     pub(crate) fn look(&mut self, now: impl Fn() -> u64) -> Look<K> {
         let (mut fired, mut advance) = (0, Advance::Done);
-        let mut at = None;
-        if !self.wheel.is_empty() {
+        if let Some(next) = self.wheel.next() {
             let now = now();
-            at = Some(now);
-            if self.wheel.next().is_some_and(|next| next <= now) {
+            if next <= now {
                 (fired, advance) = self.fire(now);
             }
         }
@@ -287,7 +307,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             let meta = self.core.slab.meta(id);
             let (hash, priority) = (meta.hash, meta.priority);
             if let Some(recorder) = &mut self.recorder {
-                recorder.started(id, priority, at.unwrap_or_else(now));
+                recorder.started(id, priority, now());
             }
             Taken {
                 id,
@@ -314,7 +334,11 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
     }
 
     /// Ends a run. Returns the key if it is forgotten, to be dropped without the lock.
-    pub(crate) fn finish(&mut self, id: KeyId, at: u64) -> (Effects, Option<K>) {
+    pub(crate) fn finish(&mut self, id: KeyId, now: impl Fn() -> u64) -> (Effects, Option<K>) {
+        let flags = self.core.flags(id);
+        let may_join = flags.any(Flags::DIRTY) || flags.any(Flags::DELAYED);
+        let fired = if may_join { self.catch_up(&now) } else { 0 };
+        let at = if self.timed() { now() } else { 0 };
         if let Some(recorder) = &mut self.recorder {
             recorder.finished(id, at);
         }
@@ -324,7 +348,8 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         {
             recorder.joined(id, at);
         }
-        let ready = usize::from(finished.requeued) + usize::from(finished.released);
+        self.trim();
+        let ready = fired + usize::from(finished.requeued) + usize::from(finished.released);
         (
             Effects {
                 ready,
@@ -332,6 +357,13 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             },
             finished.key,
         )
+    }
+
+    /// Lets the side table of the metrics shrink with the keys.
+    fn trim(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.trim(self.core.slab.bound());
+        }
     }
 
     /// Ignores adds from now on. Drops delayed keys, those due by `keep_until` excepted.

@@ -10,9 +10,15 @@
 //! at most once. So it need not know about duplicates, and a key that is added during its run
 //! costs it nothing until the run has ended.
 
+mod fair;
 mod fifo;
+mod priority;
 
-pub use fifo::Fifo;
+pub use self::{
+    fair::{Fair, FlowPlace},
+    fifo::Fifo,
+    priority::{Place, Priority},
+};
 
 use crate::{KeyId, OnAdd, slab::Slab};
 

@@ -1,0 +1,350 @@
+//! Q26 and W90: the queue against a reference that is too simple to be wrong.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use proptest::prelude::*;
+use workqueue::{
+    AddOptions, Item, OnAdd, Origin, QueueOptions, WorkQueue,
+    clock::ManualClock,
+    limiter::ItemExponential,
+    order::{Fifo, Order, Priority},
+};
+
+use crate::support::{ms, options};
+
+type Key = u8;
+
+/// The longest delay of the limiter in milliseconds: far beyond the end of a test.
+const MAX_LIMIT: u64 = 1_000_000_000_000;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Add(Key, AddOptions),
+    Forget(Key),
+    Cancel(Key),
+    Take,
+    Done(usize),
+    Advance(u64),
+    ShutDown,
+}
+
+/// What the queue should do, in as few words as possible.
+#[derive(Debug, Default)]
+struct Model {
+    by_priority: bool,
+    supersede: bool,
+    now: u64,
+    seq: u64,
+    shut: bool,
+    /// In the order of arrival, with the priority at which the key stands.
+    ready: Vec<(Key, i32)>,
+    running: Vec<Key>,
+    dirty: BTreeSet<Key>,
+    /// By deadline and order of insertion; the flag marks reminders.
+    delayed: BTreeMap<(u64, u64), (Key, bool)>,
+    priority: BTreeMap<Key, i32>,
+    failures: BTreeMap<Key, u32>,
+}
+
+impl Model {
+    fn is_ready(&self, key: Key) -> bool {
+        self.ready.iter().any(|(ready, _)| *ready == key)
+    }
+
+    fn deadline(&self, key: Key) -> Option<((u64, u64), bool)> {
+        self.delayed
+            .iter()
+            .find(|(_, (k, _))| *k == key)
+            .map(|(at, (_, reminder))| (*at, *reminder))
+    }
+
+    fn add(&mut self, key: Key, options: AddOptions) {
+        if self.shut {
+            return;
+        }
+        let mut wait = options.after.map(|wait| wait.as_millis() as u64);
+        if options.rate_limited {
+            let failures = self.failures.entry(key).or_default();
+            let limit = 1_u64
+                .checked_shl(*failures)
+                .unwrap_or(MAX_LIMIT)
+                .min(MAX_LIMIT);
+            *failures += 1;
+            wait = Some(wait.map_or(limit, |wait| wait.min(limit)));
+        }
+        let wanted = self.is_ready(key) || self.dirty.contains(&key);
+        let merged = options.priority.unwrap_or(0);
+        let before = self.priority.get(&key).copied();
+        let pending = wanted || self.deadline(key).is_some();
+        let merged = before
+            .filter(|_| pending)
+            .map_or(merged, |before| before.max(merged));
+        self.priority.insert(key, merged);
+        let reminder = options.origin == Origin::Reminder;
+        match wait.filter(|wait| *wait > 0) {
+            None => {
+                if let Some((at, false)) = self.deadline(key).filter(|_| self.supersede) {
+                    self.delayed.remove(&at);
+                }
+                self.want(key);
+            }
+            Some(wait) => {
+                if self.is_ready(key) {
+                    self.want(key);
+                }
+                if !(wanted && self.supersede && !reminder) {
+                    self.delay(key, self.now + wait, reminder, options.replace);
+                }
+            }
+        }
+    }
+
+    fn delay(&mut self, key: Key, until: u64, reminder: bool, replace: bool) {
+        let pending = self.deadline(key);
+        let reminder = reminder || pending.is_some_and(|(_, reminder)| reminder);
+        let mut place = (until, self.seq);
+        if let Some((at, _)) = pending {
+            self.delayed.remove(&at);
+            if at.0 <= until && !replace {
+                place = at;
+            }
+        }
+        self.delayed.insert(place, (key, reminder));
+        self.seq += 1;
+    }
+
+    fn want(&mut self, key: Key) {
+        let level = if self.by_priority {
+            self.priority[&key]
+        } else {
+            0
+        };
+        if let Some(place) = self.ready.iter().position(|(ready, _)| *ready == key) {
+            if level > self.ready[place].1 {
+                self.ready.remove(place);
+                self.ready.push((key, level));
+            }
+        } else if self.running.contains(&key) {
+            self.dirty.insert(key);
+        } else {
+            self.ready.push((key, level));
+        }
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.now += by;
+        while let Some(entry) = self.delayed.first_entry().filter(|e| e.key().0 <= self.now) {
+            let (key, _) = entry.remove();
+            self.want(key);
+        }
+    }
+
+    fn take(&mut self) -> Option<(Key, i32)> {
+        let highest = self.ready.iter().map(|(_, level)| *level).max()?;
+        let place = self.ready.iter().position(|(_, level)| *level == highest)?;
+        let (key, _) = self.ready.remove(place);
+        self.running.push(key);
+        Some((key, self.priority[&key]))
+    }
+
+    fn done(&mut self, index: usize) {
+        let key = self.running.remove(index);
+        if self.dirty.remove(&key) {
+            self.want(key);
+        }
+    }
+}
+
+/// The queue and the model, side by side.
+struct Pair<O: Order<Key>> {
+    queue: WorkQueue<Key, O>,
+    clock: ManualClock,
+    items: Vec<Item<Key, O>>,
+    model: Model,
+}
+
+impl<O: Order<Key>> Pair<O> {
+    fn new(by_priority: bool, on_add: OnAdd, named: bool, order: fn() -> O) -> Self {
+        let (options, clock) = options();
+        let name = if named { "model" } else { "" }.to_owned();
+        let registry = workqueue::metrics::Registry::new();
+        // The limiter must not forget idle keys on its own: the model does not.
+        let limiter = Arc::new(ItemExponential::new(ms(1), ms(MAX_LIMIT)));
+        let options = QueueOptions {
+            on_add: Some(on_add),
+            name,
+            registry,
+            limiter,
+            ..options
+        };
+        let queue = WorkQueue::with_order(options, order).unwrap();
+        let supersede = on_add == OnAdd::Supersede;
+        let model = Model {
+            by_priority,
+            supersede,
+            ..Model::default()
+        };
+        Self {
+            queue,
+            clock,
+            items: Vec::new(),
+            model,
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match op.clone() {
+            Op::Add(key, options) => {
+                self.queue.add_with(key, options);
+                self.model.add(key, options);
+            }
+            Op::Forget(key) => {
+                self.queue.forget(&key);
+                self.model.failures.remove(&key);
+            }
+            Op::Cancel(key) => {
+                let pending = self.model.deadline(key);
+                assert_eq!(self.queue.cancel_after(&key), pending.is_some());
+                if let Some((at, _)) = pending {
+                    self.model.delayed.remove(&at);
+                }
+            }
+            Op::Take => {
+                let item = self.queue.try_get();
+                let taken = item.as_ref().map(|item| (**item, item.priority()));
+                assert_eq!(taken, self.model.take());
+                self.items.extend(item);
+            }
+            Op::Done(index) if !self.items.is_empty() => {
+                let index = index % self.items.len();
+                drop(self.items.remove(index));
+                self.model.done(index);
+            }
+            Op::Done(_) => {}
+            Op::Advance(by) => {
+                self.clock.advance(ms(by));
+                self.model.advance(by);
+            }
+            Op::ShutDown => {
+                self.queue.shut_down();
+                self.model.shut = true;
+                self.model.delayed.clear();
+            }
+        }
+    }
+
+    /// Compares what can be seen; `Op`s that let time pass unobserved come in between.
+    fn check(&self) {
+        let model = &self.model;
+        let seen = (self.queue.len(), self.queue.running(), self.queue.delayed());
+        assert_eq!(
+            seen,
+            (model.ready.len(), model.running.len(), model.delayed.len())
+        );
+        assert_eq!(self.queue.failing(), model.failures.len());
+        let metrics = self.queue.metrics();
+        if !metrics.name.is_empty() {
+            let depth = model.ready.len() + model.dirty.len();
+            assert_eq!(metrics.depth, depth as u64);
+            assert!(
+                metrics.depth_by_priority.is_empty()
+                    || metrics.depth_by_priority.values().sum::<u64>() == metrics.depth
+            );
+        }
+    }
+
+    fn run(mut self, ops: &[Op]) {
+        for (step, op) in ops.iter().enumerate() {
+            self.step(op);
+            if step % 3 == 0 {
+                self.check();
+            }
+        }
+        self.check();
+        // In the end everything wanted is handed out, in order.
+        self.items.clear();
+        (0..self.model.running.len()).for_each(|_| self.model.done(0));
+        while let Some(expected) = self.model.take() {
+            let item = self.queue.try_get().map(|item| (*item, item.priority()));
+            assert_eq!(item, Some(expected));
+            self.model.done(self.model.running.len() - 1);
+        }
+        assert!(self.queue.try_get().is_none());
+    }
+}
+
+fn run_all(ops: &[Op]) {
+    Pair::new(false, OnAdd::Keep, true, Fifo::default).run(ops);
+    Pair::new(false, OnAdd::Supersede, false, Fifo::default).run(ops);
+    Pair::new(true, OnAdd::Supersede, true, Priority::default).run(ops);
+    Pair::new(true, OnAdd::Keep, false, Priority::default).run(ops);
+}
+
+fn add_options() -> impl Strategy<Value = AddOptions> {
+    let after = prop_oneof![3 => Just(None), 3 => (0..50_u64).prop_map(Some), 1 => (0..5_000_u64).prop_map(Some)];
+    let origin = prop_oneof![3 => Just(Origin::Result), 1 => Just(Origin::Reminder)];
+    let priority = prop_oneof![Just(None), (-2..3).prop_map(Some)];
+    (
+        after,
+        prop::bool::weighted(0.2),
+        priority,
+        origin,
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(
+            |(after, rate_limited, priority, origin, replace)| AddOptions {
+                after: after.map(ms),
+                rate_limited,
+                priority,
+                origin,
+                replace,
+            },
+        )
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = 0..12_u8;
+    prop_oneof![
+        400 => (key.clone(), add_options()).prop_map(|(key, options)| Op::Add(key, options)),
+        30 => key.clone().prop_map(Op::Forget),
+        20 => key.prop_map(Op::Cancel),
+        200 => Just(Op::Take),
+        200 => any::<usize>().prop_map(Op::Done),
+        100 => (0..20_u64).prop_map(Op::Advance),
+        10 => (0..3_000_u64).prop_map(Op::Advance),
+        1 => Just(Op::ShutDown),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    #[test]
+    fn q26_w90_random_operations_do_what_the_reference_says(
+        ops in prop::collection::vec(op(), 1..600),
+    ) {
+        run_all(&ops);
+    }
+}
+
+#[test]
+fn q26_w90_a_hundred_thousand_operations_in_a_row_for_several_seeds() {
+    use proptest::{
+        strategy::ValueTree,
+        test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+    };
+
+    for seed in 0..4_u8 {
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+        let one = op();
+        let ops: Vec<_> = (0..100_000)
+            .map(|_| one.new_tree(&mut runner).unwrap().current())
+            .filter(|op| !matches!(op, Op::ShutDown))
+            .collect();
+        run_all(&ops);
+    }
+}
