@@ -35,7 +35,11 @@ impl LabelSelector {
     /// # Errors
     /// The real server's description of the syntax error or of the bad key or value.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        LabelParser { tokens: scan(text), position: 0 }.parse()
+        LabelParser {
+            tokens: scan(text),
+            position: 0,
+        }
+        .parse()
     }
 
     /// Whether every object matches.
@@ -46,7 +50,9 @@ impl LabelSelector {
     /// Whether `labels` (an object's `metadata.labels`) meets every requirement.
     pub(crate) fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
         self.requirements.iter().all(|requirement| {
-            let value = labels.and_then(|l| l.get(&requirement.key)).and_then(Value::as_str);
+            let value = labels
+                .and_then(|l| l.get(&requirement.key))
+                .and_then(Value::as_str);
             requirement.test.admits(value)
         })
     }
@@ -123,7 +129,10 @@ fn scan(text: &str) -> Vec<Token> {
             at += 1;
         }
         if at >= bytes.len() {
-            tokens.push(Token { kind: Kind::End, text: String::new() });
+            tokens.push(Token {
+                kind: Kind::End,
+                text: String::new(),
+            });
             return tokens;
         }
         let start = at;
@@ -135,12 +144,18 @@ fn scan(text: &str) -> Vec<Token> {
             match longest {
                 Some((kind, part)) => {
                     at += part.len();
-                    tokens.push(Token { kind, text: part.to_owned() });
+                    tokens.push(Token {
+                        kind,
+                        text: part.to_owned(),
+                    });
                 }
                 None => {
                     at += 1;
                     let text = format!("error expected: keyword found '{}'", &text[start..at]);
-                    tokens.push(Token { kind: Kind::Error, text });
+                    tokens.push(Token {
+                        kind: Kind::Error,
+                        text,
+                    });
                 }
             }
             continue;
@@ -154,7 +169,10 @@ fn scan(text: &str) -> Vec<Token> {
             "notin" => Kind::NotIn,
             _ => Kind::Word,
         };
-        tokens.push(Token { kind, text: word.to_owned() });
+        tokens.push(Token {
+            kind,
+            text: word.to_owned(),
+        });
     }
 }
 
@@ -227,21 +245,23 @@ impl LabelParser {
         if kind != Kind::Word {
             return Err(format!("found '{key}', expected: identifier"));
         }
-        if let Some(problem) = joined(names::label_key_problems(&key)) {
+        if let Some(problem) = joined(&names::label_key_problems(&key)) {
             return Err(FieldError::invalid("", key, problem).to_string());
         }
         if matches!(self.peek(false).0, Kind::End | Kind::Comma) || negated {
-            let test = if negated { LabelTest::Missing } else { LabelTest::Exists };
+            let test = if negated {
+                LabelTest::Missing
+            } else {
+                LabelTest::Exists
+            };
             return Ok(LabelRequirement { key, test });
         }
         let (operator, text) = self.take(true);
         let values = match operator {
             Kind::In | Kind::NotIn => self.value_list()?,
-            Kind::Equals
-            | Kind::DoubleEquals
-            | Kind::NotEquals
-            | Kind::Greater
-            | Kind::Less => vec![self.single_value()?],
+            Kind::Equals | Kind::DoubleEquals | Kind::NotEquals | Kind::Greater | Kind::Less => {
+                vec![self.single_value()?]
+            }
             _ => {
                 return Err(format!(
                     "found '{text}', expected: in, notin, =, ==, !=, gt, lt"
@@ -303,8 +323,12 @@ impl LabelParser {
     }
 }
 
-fn joined(problems: Vec<String>) -> Option<String> {
-    if problems.is_empty() { None } else { Some(problems.join("; ")) }
+fn joined(problems: &[String]) -> Option<String> {
+    if problems.is_empty() {
+        None
+    } else {
+        Some(problems.join("; "))
+    }
 }
 
 fn label_test(key: &str, operator: Kind, values: Vec<String>) -> Result<LabelTest, String> {
@@ -321,7 +345,7 @@ fn label_test(key: &str, operator: Kind, values: Vec<String>) -> Result<LabelTes
         }
     }
     for (index, value) in values.iter().enumerate() {
-        if let Some(problem) = joined(names::label_value_problems(value)) {
+        if let Some(problem) = joined(&names::label_value_problems(value)) {
             let field = format!("values[{index}][{key}]");
             errors.push(FieldError::invalid(field, value.as_str(), problem));
         }
@@ -372,7 +396,11 @@ impl FieldSelector {
                 ));
             };
             let value = unescape(raw)?;
-            requirements.push(FieldRequirement { field: field.to_owned(), equals, value });
+            requirements.push(FieldRequirement {
+                field: field.to_owned(),
+                equals,
+                value,
+            });
         }
         Ok(Self { requirements })
     }
@@ -425,9 +453,12 @@ fn split_terms(text: &str) -> Vec<&str> {
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     term.char_indices().find_map(|(at, _)| {
         let rest = &term[at..];
-        [("!=", false), ("==", true), ("=", true)].iter().find_map(|(operator, equals)| {
-            rest.strip_prefix(operator).map(|value| (&term[..at], *equals, value))
-        })
+        [("!=", false), ("==", true), ("=", true)]
+            .iter()
+            .find_map(|(operator, equals)| {
+                rest.strip_prefix(operator)
+                    .map(|value| (&term[..at], *equals, value))
+            })
     })
 }
 
@@ -507,12 +538,18 @@ mod tests {
             ("a in", "found '' expected: '('"),
             ("a in (x", "found '', expected: ',' or ')'"),
             ("a,", "found '', expected: identifier after ','"),
-            (",", "found ',', expected: !, identifier, or 'end of string'"),
+            (
+                ",",
+                "found ',', expected: !, identifier, or 'end of string'",
+            ),
             ("a b", "expected: in, notin, =, ==, !=, gt, lt"),
             ("a>x", "the value must be an integer"),
             ("a=b c", "found 'c', expected: ',' or 'end of string'"),
             ("-a=b", "name part must consist of alphanumeric characters"),
-            ("a=b@c", "a valid label must be an empty string or consist of"),
+            (
+                "a=b@c",
+                "a valid label must be an empty string or consist of",
+            ),
         ] {
             let error = LabelSelector::parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

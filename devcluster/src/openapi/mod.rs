@@ -87,15 +87,26 @@ pub(crate) fn group_version_document(resources: &[ResourceDocument<'_>]) -> Valu
 /// The hash by which the index names a document: upper-case hex of the SHA-512 of its content,
 /// or of what determines it.
 pub(crate) fn hash(document: &[u8]) -> String {
-    Sha512::digest(document).iter().map(|byte| format!("{byte:02X}")).collect()
+    Sha512::digest(document)
+        .iter()
+        .map(|byte| format!("{byte:02X}"))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const VERBS: [&str; 8] =
-        ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+    const VERBS: [&str; 8] = [
+        "get",
+        "list",
+        "watch",
+        "create",
+        "update",
+        "patch",
+        "delete",
+        "deletecollection",
+    ];
 
     fn config_maps() -> ResourceDocument<'static> {
         ResourceDocument {
@@ -127,7 +138,10 @@ mod tests {
         assert!(!found.is_empty());
         for reference in found {
             let name = reference.strip_prefix("#/components/schemas/").unwrap();
-            assert!(document["components"]["schemas"].get(name).is_some(), "{name}");
+            assert!(
+                document["components"]["schemas"].get(name).is_some(),
+                "{name}"
+            );
         }
     }
 
@@ -142,7 +156,10 @@ mod tests {
         );
         let hash = hash(b"x");
         assert_eq!(hash.len(), 128);
-        assert!(hash.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()));
+        assert!(
+            hash.bytes()
+                .all(|b| b.is_ascii_digit() || b.is_ascii_uppercase())
+        );
     }
 
     #[test]
@@ -161,11 +178,21 @@ mod tests {
             .iter()
             .filter_map(|parameter| parameter["name"].as_str())
             .collect();
-        assert_eq!(parameters, ["dryRun", "fieldManager", "fieldValidation", "force"]);
+        assert_eq!(
+            parameters,
+            ["dryRun", "fieldManager", "fieldValidation", "force"]
+        );
         let content = &patch["requestBody"]["content"];
-        assert!(content.get("application/strategic-merge-patch+json").is_some());
+        assert!(
+            content
+                .get("application/strategic-merge-patch+json")
+                .is_some()
+        );
         let schema = &document["components"]["schemas"]["io.k8s.api.core.v1.ConfigMap"];
-        assert_eq!(schema["x-kubernetes-group-version-kind"][0]["kind"], "ConfigMap");
+        assert_eq!(
+            schema["x-kubernetes-group-version-kind"][0]["kind"],
+            "ConfigMap"
+        );
         assert_eq!(schema["properties"]["data"]["type"], "object");
         assert_closed(&document);
     }
@@ -195,7 +222,11 @@ mod tests {
         assert!(content.contains_key("application/merge-patch+json"));
         assert!(!content.contains_key("application/strategic-merge-patch+json"));
         assert!(document["paths"].get(format!("{base}/status")).is_some());
-        assert!(document["paths"].get("/apis/test.example.com/v1/widgets").is_some());
+        assert!(
+            document["paths"]
+                .get("/apis/test.example.com/v1/widgets")
+                .is_some()
+        );
         let schema = &document["components"]["schemas"]["com.example.test.v1.Widget"];
         assert_eq!(schema["description"], "A widget.");
         assert_eq!(
@@ -229,7 +260,12 @@ mod tests {
                 "CustomResourceDefinition",
                 "customresourcedefinitions",
             ),
-            ("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles"),
+            (
+                "rbac.authorization.k8s.io",
+                "v1",
+                "ClusterRole",
+                "clusterroles",
+            ),
         ];
         for (group, version, kind, plural) in kinds {
             let resource = ResourceDocument {

@@ -21,7 +21,10 @@ pub(super) fn add(paths: &mut Map<String, Value>, resource: &ResourceDocument<'_
     };
     let item = format!("{collection}/{{name}}");
     for subresource in resource.subresources {
-        paths.insert(format!("{item}/{subresource}"), subresource_path(resource, names, subresource));
+        paths.insert(
+            format!("{item}/{subresource}"),
+            subresource_path(resource, names, subresource),
+        );
     }
     paths.insert(collection, collection_path(resource, names));
     paths.insert(item, item_path(resource, names));
@@ -52,7 +55,10 @@ fn collection_path(resource: &ResourceDocument<'_>, names: &Names) -> Value {
             answer: &names.object,
             codes: &["200", "201", "202"],
         };
-        path.insert("post".to_owned(), operation.build(resource, resource.mark(kind)));
+        path.insert(
+            "post".to_owned(),
+            operation.build(resource, resource.mark(kind)),
+        );
     }
     if resource.verbs.contains(&"deletecollection") {
         let operation = Operation {
@@ -64,7 +70,10 @@ fn collection_path(resource: &ResourceDocument<'_>, names: &Names) -> Value {
             answer: &names.status,
             codes: &["200"],
         };
-        path.insert("delete".to_owned(), operation.build(resource, resource.mark(kind)));
+        path.insert(
+            "delete".to_owned(),
+            operation.build(resource, resource.mark(kind)),
+        );
     }
     path.insert("parameters".to_owned(), path_parameters(resource, false));
     Value::Object(path)
@@ -83,7 +92,10 @@ fn item_path(resource: &ResourceDocument<'_>, names: &Names) -> Value {
             answer: &names.status,
             codes: &["200", "202"],
         };
-        path.insert("delete".to_owned(), operation.build(resource, resource.mark(kind)));
+        path.insert(
+            "delete".to_owned(),
+            operation.build(resource, resource.mark(kind)),
+        );
     }
     path.insert("parameters".to_owned(), path_parameters(resource, true));
     Value::Object(path)
@@ -172,12 +184,20 @@ fn object_operations(
 
 fn list(resource: &ResourceDocument<'_>, names: &Names, suffix: &str) -> Value {
     let kind = resource.kind;
-    let scope = if suffix.is_empty() { scope(resource) } else { base(resource) };
+    let scope = if suffix.is_empty() {
+        scope(resource)
+    } else {
+        base(resource)
+    };
     let operation = Operation {
         action: "list",
         id: format!("list{scope}{kind}{suffix}"),
         description: format!("list or watch objects of kind {kind}"),
-        parameters: if suffix.is_empty() { list_parameters() } else { json!([]) },
+        parameters: if suffix.is_empty() {
+            list_parameters()
+        } else {
+            json!([])
+        },
         body: None,
         answer: &names.list,
         codes: &["200"],
@@ -219,8 +239,8 @@ impl Operation<'_> {
             "parameters": self.parameters,
             "responses": answers,
             "x-kubernetes-action": self.action,
-            "x-kubernetes-group-version-kind": mark,
         });
+        operation["x-kubernetes-group-version-kind"] = mark;
         if let Some(body) = self.body {
             operation["requestBody"] = body;
         }
@@ -246,13 +266,25 @@ fn base(resource: &ResourceDocument<'_>) -> String {
 }
 
 fn scope(resource: &ResourceDocument<'_>) -> String {
-    let namespaced = if resource.namespaced { "Namespaced" } else { "" };
+    let namespaced = if resource.namespaced {
+        "Namespaced"
+    } else {
+        ""
+    };
     format!("{}{namespaced}", base(resource))
 }
 
 fn tag(resource: &ResourceDocument<'_>) -> String {
-    let group = if resource.group.is_empty() { "core" } else { resource.group };
-    format!("{}_{}", group.split('.').next().unwrap_or(group), resource.version)
+    let group = if resource.group.is_empty() {
+        "core"
+    } else {
+        resource.group
+    };
+    format!(
+        "{}_{}",
+        group.split('.').next().unwrap_or(group),
+        resource.version
+    )
 }
 
 fn body(schema: &str) -> Value {
@@ -261,14 +293,20 @@ fn body(schema: &str) -> Value {
 
 /// The patch types that the server takes: strategic merge needs a built-in type.
 fn patch_body(resource: &ResourceDocument<'_>, names: &Names) -> Value {
-    let mut types = vec!["application/json-patch+json", "application/merge-patch+json"];
+    let mut types = vec![
+        "application/json-patch+json",
+        "application/merge-patch+json",
+    ];
     if resource.schema.is_none() {
         types.push("application/strategic-merge-patch+json");
     }
     let content: Map<String, Value> = types
         .into_iter()
         .map(|media_type| {
-            (media_type.to_owned(), json!({"schema": reference(&names.patch)}))
+            (
+                media_type.to_owned(),
+                json!({"schema": reference(&names.patch)}),
+            )
         })
         .collect();
     json!({"required": true, "content": content})
@@ -285,8 +323,16 @@ fn query(name: &str, type_name: &str, description: &str) -> Value {
 
 fn write_parameters(is_patch: bool) -> Value {
     let mut parameters = vec![
-        query("dryRun", "string", "When All, the change is checked but not stored."),
-        query("fieldManager", "string", "Name of who makes the change, at most 128 characters."),
+        query(
+            "dryRun",
+            "string",
+            "When All, the change is checked but not stored.",
+        ),
+        query(
+            "fieldManager",
+            "string",
+            "Name of who makes the change, at most 128 characters.",
+        ),
         query(
             "fieldValidation",
             "string",
@@ -305,23 +351,63 @@ fn write_parameters(is_patch: bool) -> Value {
 
 fn delete_parameters() -> Value {
     json!([
-        query("dryRun", "string", "When All, the deletion is checked but not done."),
-        query("gracePeriodSeconds", "integer", "Seconds before the object is deleted."),
-        query("propagationPolicy", "string", "Orphan, Background or Foreground."),
+        query(
+            "dryRun",
+            "string",
+            "When All, the deletion is checked but not done."
+        ),
+        query(
+            "gracePeriodSeconds",
+            "integer",
+            "Seconds before the object is deleted."
+        ),
+        query(
+            "propagationPolicy",
+            "string",
+            "Orphan, Background or Foreground."
+        ),
     ])
 }
 
 fn list_parameters() -> Value {
     json!([
-        query("allowWatchBookmarks", "boolean", "Asks for events of type BOOKMARK."),
+        query(
+            "allowWatchBookmarks",
+            "boolean",
+            "Asks for events of type BOOKMARK."
+        ),
         query("continue", "string", "Token of the next page."),
-        query("fieldSelector", "string", "Restricts the objects by their fields."),
-        query("labelSelector", "string", "Restricts the objects by their labels."),
+        query(
+            "fieldSelector",
+            "string",
+            "Restricts the objects by their fields."
+        ),
+        query(
+            "labelSelector",
+            "string",
+            "Restricts the objects by their labels."
+        ),
         query("limit", "integer", "Most objects of a page."),
-        query("resourceVersion", "string", "State to list, or to watch from."),
-        query("resourceVersionMatch", "string", "How resourceVersion binds a list."),
-        query("sendInitialEvents", "boolean", "Begins a watch with the present state."),
-        query("timeoutSeconds", "integer", "Ends the call, whatever happens."),
+        query(
+            "resourceVersion",
+            "string",
+            "State to list, or to watch from."
+        ),
+        query(
+            "resourceVersionMatch",
+            "string",
+            "How resourceVersion binds a list."
+        ),
+        query(
+            "sendInitialEvents",
+            "boolean",
+            "Begins a watch with the present state."
+        ),
+        query(
+            "timeoutSeconds",
+            "integer",
+            "Ends the call, whatever happens."
+        ),
         query("watch", "boolean", "Watches instead of listing."),
     ])
 }
@@ -343,6 +429,10 @@ fn path_parameters(resource: &ResourceDocument<'_>, is_item: bool) -> Value {
     if resource.namespaced {
         parameters.push(in_path("namespace", "namespace of the object"));
     }
-    parameters.push(query("pretty", "string", "If 'true', then the output is pretty printed."));
+    parameters.push(query(
+        "pretty",
+        "string",
+        "If 'true', then the output is pretty printed.",
+    ));
     Value::Array(parameters)
 }

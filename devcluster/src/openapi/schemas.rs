@@ -176,7 +176,9 @@ impl Components {
             if self.schemas.contains_key(&name) {
                 continue;
             }
-            let mut schema = types::schema_of(&name).cloned().unwrap_or_else(|| json!({}));
+            let mut schema = types::schema_of(&name)
+                .cloned()
+                .unwrap_or_else(|| json!({}));
             expand_references(&mut schema, &mut missing);
             self.schemas.insert(name, schema);
         }
@@ -190,7 +192,11 @@ const TYPE_META: [(&str, &str); 2] = [
 
 /// `com.example.test.v1.Widget` for a Widget of `test.example.com/v1`.
 fn custom_name(resource: &ResourceDocument<'_>, kind: &str) -> String {
-    let mut parts: Vec<&str> = resource.group.rsplit('.').filter(|part| !part.is_empty()).collect();
+    let mut parts: Vec<&str> = resource
+        .group
+        .rsplit('.')
+        .filter(|part| !part.is_empty())
+        .collect();
     parts.extend([resource.version, kind]);
     parts.join(".")
 }

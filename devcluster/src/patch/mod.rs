@@ -60,7 +60,10 @@ mod tests {
     #[test]
     fn merge_patch_removes_nulls_and_sets_nested() {
         let mut target = json!({"a": {"b": 1, "c": 2}, "l": [1, 2]});
-        merge(&mut target, &json!({"a": {"b": null, "d": {"e": null, "f": 1}}, "l": [3]}));
+        merge(
+            &mut target,
+            &json!({"a": {"b": null, "d": {"e": null, "f": 1}}, "l": [3]}),
+        );
         assert_eq!(target, json!({"a": {"c": 2, "d": {"f": 1}}, "l": [3]}));
     }
 
@@ -84,14 +87,23 @@ mod tests {
         ];
         for patch in failing {
             let before = target.clone();
-            assert!(matches!(json(&mut target, &patch), Err(PatchError::Unprocessable(_))));
+            assert!(matches!(
+                json(&mut target, &patch),
+                Err(PatchError::Unprocessable(_))
+            ));
             assert_eq!(target, before);
         }
-        assert!(matches!(json(&mut target, &json!({"a": 1})), Err(PatchError::Malformed(_))));
+        assert!(matches!(
+            json(&mut target, &json!({"a": 1})),
+            Err(PatchError::Malformed(_))
+        ));
         let many = Value::Array(vec![
             json!({"op": "test", "path": "/l/0", "value": 1});
             MAX_JSON_PATCH_OPERATIONS + 1
         ]);
-        assert_eq!(json(&mut target, &many), Err(PatchError::TooManyOperations(10_001)));
+        assert_eq!(
+            json(&mut target, &many),
+            Err(PatchError::TooManyOperations(10_001))
+        );
     }
 }

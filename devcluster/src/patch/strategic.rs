@@ -50,7 +50,10 @@ fn merge_map(
     patch: &Map<String, Value>,
     shape: &Shape,
 ) -> Result<Map<String, Value>, PatchError> {
-    match patch.get(PATCH).map(|directive| directive.as_str().unwrap_or_default()) {
+    match patch
+        .get(PATCH)
+        .map(|directive| directive.as_str().unwrap_or_default())
+    {
         None => {}
         Some("replace") => {
             let mut whole = patch.clone();
@@ -69,9 +72,8 @@ fn merge_map(
         }
     }
     for (key, value) in patch {
-        let is_done = key == RETAIN_KEYS
-            || key.starts_with(SET_ORDER)
-            || ordered.contains(&key.as_str());
+        let is_done =
+            key == RETAIN_KEYS || key.starts_with(SET_ORDER) || ordered.contains(&key.as_str());
         if is_done {
             continue;
         }
@@ -84,9 +86,11 @@ fn merge_map(
             continue;
         }
         let merged = match (target.remove(key), value) {
-            (Some(Value::Object(old)), Value::Object(new)) => {
-                Some(Value::Object(merge_map(old, new, &shape_below(shape, key))?))
-            }
+            (Some(Value::Object(old)), Value::Object(new)) => Some(Value::Object(merge_map(
+                old,
+                new,
+                &shape_below(shape, key),
+            )?)),
             (Some(Value::Array(old)), Value::Array(new)) => {
                 Some(Value::Array(merge_field(old, new, field_of(shape, key))?))
             }
@@ -109,13 +113,15 @@ fn retain_keys(
     target: &mut Map<String, Value>,
     patch: &Map<String, Value>,
 ) -> Result<(), PatchError> {
-    let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
+    let Some(keys) = patch.get(RETAIN_KEYS) else {
+        return Ok(());
+    };
     let bad = || malformed("invalid patch format of retainKeys");
     let keys = keys.as_array().ok_or_else(bad)?;
     let is_kept = |name: &str| keys.iter().any(|key| key == name);
-    let strays = patch.iter().any(|(name, value)| {
-        !value.is_null() && !name.starts_with('$') && !is_kept(name)
-    });
+    let strays = patch
+        .iter()
+        .any(|(name, value)| !value.is_null() && !name.starts_with('$') && !is_kept(name));
     if strays {
         return Err(bad());
     }
@@ -161,7 +167,12 @@ fn set_element_order(
     let key = field.and_then(|field| field.merge_key.as_deref());
     let listed = |item: &Value| order.iter().any(|entry| same_item(entry, item, key));
     let directive_free = |item: &&Value| item.get(PATCH).is_none();
-    if new.is_some_and(|items| items.iter().filter(directive_free).any(|item| !listed(item))) {
+    if new.is_some_and(|items| {
+        items
+            .iter()
+            .filter(directive_free)
+            .any(|item| !listed(item))
+    }) {
         return Err(malformed(
             "The order in patch list doesn't match the $setElementOrder list",
         ));
@@ -218,7 +229,10 @@ fn merge_list(
             .as_object()
             .filter(|entry| entry.contains_key(key))
             .ok_or_else(|| no_merge_key(item, key))?;
-        match merged.iter().position(|old| same_item(old, item, Some(key))) {
+        match merged
+            .iter()
+            .position(|old| same_item(old, item, Some(key)))
+        {
             Some(at) => {
                 let former = match merged[at].take() {
                     Value::Object(former) => former,
@@ -236,7 +250,6 @@ fn merge_list(
 
 /// Carries out `$patch` items: gives what is kept of the old list, the plain new items, and
 /// whether they replace it.
-#[expect(clippy::type_complexity, reason = "three parts that are used at one place")]
 fn split_special(
     mut old: Vec<Value>,
     new: &[Value],
@@ -258,7 +271,9 @@ fn split_special(
             }
             "replace" => replaces = true,
             "merge" => {
-                return Err(malformed("merging lists cannot yet be specified in the patch"));
+                return Err(malformed(
+                    "merging lists cannot yet be specified in the patch",
+                ));
             }
             other => {
                 let entry = item.as_object().cloned().unwrap_or_default();
@@ -270,7 +285,9 @@ fn split_special(
 }
 
 fn no_merge_key(item: &Value, key: &str) -> PatchError {
-    malformed(format!("map: {item} does not contain declared merge key: {key}"))
+    malformed(format!(
+        "map: {item} does not contain declared merge key: {key}"
+    ))
 }
 
 /// Whether two list items are the same one: by key for maps, by value for scalars.
@@ -293,9 +310,8 @@ fn in_order(
     server_order: &[Value],
     key: Option<&str>,
 ) -> Vec<Value> {
-    let place = |order: &[Value], item: &Value| {
-        order.iter().position(|entry| same_item(entry, item, key))
-    };
+    let place =
+        |order: &[Value], item: &Value| order.iter().position(|entry| same_item(entry, item, key));
     patched.sort_by_key(|item| place(patch_order, item).unwrap_or(usize::MAX));
     server_only.sort_by_key(|item| place(server_order, item).unwrap_or(usize::MAX));
     let mut sorted = Vec::with_capacity(patched.len() + server_only.len());
@@ -310,7 +326,11 @@ fn in_order(
                 matches!((place(server_order, l), place(server_order, r)), (Some(l), Some(r)) if l < r)
             }
         };
-        sorted.extend(if server_first { left.next() } else { right.next() });
+        sorted.extend(if server_first {
+            left.next()
+        } else {
+            right.next()
+        });
     }
 }
 
@@ -318,7 +338,10 @@ fn in_order(
 fn without_directives(value: &Value) -> Option<Value> {
     match value {
         Value::Object(fields) => {
-            if fields.get(PATCH).is_some_and(|directive| directive == "delete") {
+            if fields
+                .get(PATCH)
+                .is_some_and(|directive| directive == "delete")
+            {
                 return None;
             }
             let kept = fields
@@ -328,9 +351,9 @@ fn without_directives(value: &Value) -> Option<Value> {
                 .collect();
             Some(Value::Object(kept))
         }
-        Value::Array(items) => {
-            Some(Value::Array(items.iter().filter_map(without_directives).collect()))
-        }
+        Value::Array(items) => Some(Value::Array(
+            items.iter().filter_map(without_directives).collect(),
+        )),
         scalar => Some(scalar.clone()),
     }
 }

@@ -14,16 +14,27 @@ pub(super) fn columns_and_rows(group: &str, kind: &str) -> (Vec<Column>, Cells) 
     match (group, kind) {
         ("", "Pod") => (pod::columns(), pod::cells),
         ("", "Namespace") => (
-            vec![name(), text("Status", "The status of the namespace"), age_column()],
+            vec![
+                name(),
+                text("Status", "The status of the namespace"),
+                age_column(),
+            ],
             |object, now| {
-                vec![name_of(object), text_at(object, &["status", "phase"]).into(), age(object, now)]
+                vec![
+                    name_of(object),
+                    text_at(object, &["status", "phase"]).into(),
+                    age(object, now),
+                ]
             },
         ),
         ("", "Node") => (node_columns(), node_cells),
         ("", "Secret") => (
             vec![
                 name(),
-                text("Type", "Used to facilitate programmatic handling of secret data."),
+                text(
+                    "Type",
+                    "Used to facilitate programmatic handling of secret data.",
+                ),
                 text("Data", "Number of keys of the secret data."),
                 age_column(),
             ],
@@ -37,18 +48,26 @@ pub(super) fn columns_and_rows(group: &str, kind: &str) -> (Vec<Column>, Cells) 
             },
         ),
         ("", "ConfigMap") => (
-            vec![name(), text("Data", "Number of keys of the data."), age_column()],
+            vec![
+                name(),
+                text("Data", "Number of keys of the data."),
+                age_column(),
+            ],
             |object, now| {
                 let keys = size(&object["data"]) + size(&object["binaryData"]);
                 vec![name_of(object), keys.into(), age(object, now)]
             },
         ),
-        ("", "ServiceAccount") => {
-            (vec![name(), age_column()], |object, now| vec![name_of(object), age(object, now)])
-        }
+        ("", "ServiceAccount") => (vec![name(), age_column()], |object, now| {
+            vec![name_of(object), age(object, now)]
+        }),
         ("" | "events.k8s.io", "Event") => (event_columns(), event_cells),
         ("coordination.k8s.io", "Lease") => (
-            vec![name(), text("Holder", "Identity of the holder of the lease."), age_column()],
+            vec![
+                name(),
+                text("Holder", "Identity of the holder of the lease."),
+                age_column(),
+            ],
             |object, now| {
                 let holder = text_at(object, &["spec", "holderIdentity"]);
                 vec![name_of(object), holder.into(), age(object, now)]
@@ -59,7 +78,10 @@ pub(super) fn columns_and_rows(group: &str, kind: &str) -> (Vec<Column>, Cells) 
             (binding_columns(), binding_cells)
         }
         _ => (
-            vec![name(), Column::new("Created At", "date", "Time of creation, in UTC.")],
+            vec![
+                name(),
+                Column::new("Created At", "date", "Time of creation, in UTC."),
+            ],
             |object, _| {
                 let created = text_at(object, &["metadata", "creationTimestamp"]);
                 vec![name_of(object), created.into()]
@@ -116,7 +138,13 @@ fn node_cells(node: &Value, now: Timestamp) -> Vec<Value> {
     let ready = list_at(node, &["status", "conditions"])
         .iter()
         .find(|condition| condition["type"] == "Ready")
-        .map_or("Unknown", |ready| if ready["status"] == "True" { "Ready" } else { "NotReady" });
+        .map_or("Unknown", |ready| {
+            if ready["status"] == "True" {
+                "Ready"
+            } else {
+                "NotReady"
+            }
+        });
     let status = if node["spec"]["unschedulable"] == true {
         format!("{ready},SchedulingDisabled")
     } else {
@@ -124,11 +152,13 @@ fn node_cells(node: &Value, now: Timestamp) -> Vec<Value> {
     };
     let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
     let roles: BTreeSet<&str> = labels
-        .filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
-            Some(role) => Some(role),
-            None if key == "kubernetes.io/role" => value.as_str(),
-            None => None,
-        })
+        .filter_map(
+            |(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
+                Some(role) => Some(role),
+                None if key == "kubernetes.io/role" => value.as_str(),
+                None => None,
+            },
+        )
         .filter(|role| !role.is_empty())
         .collect();
     let roles: Vec<&str> = roles.into_iter().collect();
@@ -142,7 +172,10 @@ fn node_cells(node: &Value, now: Timestamp) -> Vec<Value> {
     let info = |key: &str| text_at(node, &["status", "nodeInfo", key]);
     let kernel = match info("architecture") {
         "" => or(info("kernelVersion"), "<unknown>").to_owned(),
-        architecture => format!("{} ({architecture})", or(info("kernelVersion"), "<unknown>")),
+        architecture => format!(
+            "{} ({architecture})",
+            or(info("kernelVersion"), "<unknown>")
+        ),
     };
     vec![
         name_of(node),
@@ -165,7 +198,11 @@ fn event_columns() -> Vec<Column> {
         text("Type", "Normal or Warning."),
         text("Reason", "Short reason, for machines."),
         text("Object", "The object that the event is about."),
-        text("Subobject", "The part of the object that the event is about.").wide(),
+        text(
+            "Subobject",
+            "The part of the object that the event is about.",
+        )
+        .wide(),
         text("Source", "The component that reported the event.").wide(),
         text("Message", "Description, for people."),
         text("First Seen", "Time of the first occurrence.").wide(),
@@ -181,8 +218,7 @@ fn event_cells(event: &Value, now: Timestamp) -> Vec<Value> {
         names
             .iter()
             .map(|name| {
-                let full: Vec<&str> =
-                    std::iter::once(*name).chain(path.iter().copied()).collect();
+                let full: Vec<&str> = std::iter::once(*name).chain(path.iter().copied()).collect();
                 text_at(event, &full)
             })
             .find(|text| !text.is_empty())
@@ -215,7 +251,10 @@ fn event_cells(event: &Value, now: Timestamp) -> Vec<Value> {
         either(sources, &["component"]),
         either(["reportingComponent", "reportingController"], &[]),
     );
-    let instance = or(either(sources, &["host"]), text_at(event, &["reportingInstance"]));
+    let instance = or(
+        either(sources, &["host"]),
+        text_at(event, &["reportingInstance"]),
+    );
     let source = match instance {
         "" => component.to_owned(),
         instance => format!("{component}, {instance}"),
@@ -242,7 +281,11 @@ fn deployment_columns() -> Vec<Column> {
         text("Available", "Number of available pods."),
         age_column(),
         text("Containers", "Names of each container in the template.").wide(),
-        text("Images", "Images referenced by each container in the template.").wide(),
+        text(
+            "Images",
+            "Images referenced by each container in the template.",
+        )
+        .wide(),
         text("Selector", "Label selector of the pods.").wide(),
     ]
 }
@@ -277,8 +320,10 @@ fn selector_text(selector: &Value) -> String {
         .collect();
     for expression in list_at(selector, &["matchExpressions"]) {
         let key = text_at(expression, &["key"]);
-        let mut values: Vec<&str> =
-            list_at(expression, &["values"]).iter().filter_map(Value::as_str).collect();
+        let mut values: Vec<&str> = list_at(expression, &["values"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         values.sort_unstable();
         let values = values.join(",");
         terms.push(match text_at(expression, &["operator"]) {
@@ -288,7 +333,11 @@ fn selector_text(selector: &Value) -> String {
             _ => key.to_owned(),
         });
     }
-    if terms.is_empty() { "<none>".to_owned() } else { terms.join(",") }
+    if terms.is_empty() {
+        "<none>".to_owned()
+    } else {
+        terms.join(",")
+    }
 }
 
 fn binding_columns() -> Vec<Column> {
@@ -358,8 +407,16 @@ mod tests {
                         "nodeInfo": {"kubeletVersion": "v1", "kernelVersion": "6",
                             "architecture": "amd64"}}}),
                 json!([
-                    "n", "Ready,SchedulingDisabled", "worker", "60m", "v1", "10.0.0.1", "<none>",
-                    "<unknown>", "6 (amd64)", "<unknown>"
+                    "n",
+                    "Ready,SchedulingDisabled",
+                    "worker",
+                    "60m",
+                    "v1",
+                    "10.0.0.1",
+                    "<none>",
+                    "<unknown>",
+                    "6 (amd64)",
+                    "<unknown>"
                 ]),
             ),
             (
@@ -374,7 +431,9 @@ mod tests {
                     "source": {"component": "c", "host": "h"},
                     "firstTimestamp": "2024-01-01T00:00:00Z",
                     "lastTimestamp": "2024-01-01T00:59:00Z", "count": 3}),
-                json!(["60s", "Warning", "R", "pod/p", "", "c, h", "m", "60m", 3, "e"]),
+                json!([
+                    "60s", "Warning", "R", "pod/p", "", "c, h", "m", "60m", 3, "e"
+                ]),
             ),
             (
                 ("events.k8s.io", "Event"),

@@ -25,7 +25,9 @@ pub(super) fn columns(source: Option<&Value>) -> Vec<CustomColumn> {
     let by_default = json!([{
         "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp",
     }]);
-    let source = source.and_then(Value::as_array).filter(|all| !all.is_empty());
+    let source = source
+        .and_then(Value::as_array)
+        .filter(|all| !all.is_empty());
     let source = source.or_else(|| by_default.as_array());
     source.into_iter().flatten().map(read).collect()
 }
@@ -64,9 +66,9 @@ fn cell(column: &CustomColumn, object: &Value, now: Timestamp) -> Value {
         ("string", Value::Null) => Value::from("<nil>"),
         ("string", other) => Value::from(other.to_string()),
         (_, Value::Null) => Value::Null,
-        ("integer", Value::Number(number)) => {
-            number.as_i64().map_or_else(|| truncated(number.as_f64()), Value::from)
-        }
+        ("integer", Value::Number(number)) => number
+            .as_i64()
+            .map_or_else(|| truncated(number.as_f64()), Value::from),
         ("number", Value::Number(number)) => number.as_f64().map_or(Value::Null, Value::from),
         ("boolean", Value::Bool(_)) => value.clone(),
         ("date", Value::String(text)) if text.parse::<Timestamp>().is_err() => {
@@ -77,7 +79,10 @@ fn cell(column: &CustomColumn, object: &Value, now: Timestamp) -> Value {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the column is of whole numbers")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the column is of whole numbers"
+)]
 fn truncated(number: Option<f64>) -> Value {
     number.map_or(Value::Null, |number| Value::from(number as i64))
 }

@@ -92,7 +92,10 @@ impl JsonPath {
 
     fn all<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
         self.steps.iter().fold(vec![value], |values, step| {
-            values.into_iter().flat_map(|value| step.follow(value)).collect()
+            values
+                .into_iter()
+                .flat_map(|value| step.follow(value))
+                .collect()
         })
     }
 }
@@ -102,15 +105,25 @@ impl Step {
         match self {
             Self::Field(name) => value.get(name).into_iter().collect(),
             Self::Index(index) => {
-                let Some(items) = value.as_array() else { return Vec::new() };
-                place(*index, items.len()).and_then(|at| items.get(at)).into_iter().collect()
+                let Some(items) = value.as_array() else {
+                    return Vec::new();
+                };
+                place(*index, items.len())
+                    .and_then(|at| items.get(at))
+                    .into_iter()
+                    .collect()
             }
             Self::Slice(from, to) => {
-                let Some(items) = value.as_array() else { return Vec::new() };
+                let Some(items) = value.as_array() else {
+                    return Vec::new();
+                };
                 let bound = |index: i64| place(index, items.len()).unwrap_or(items.len());
                 let from = from.map_or(0, bound);
                 let to = to.map_or(items.len(), bound).min(items.len());
-                items.get(from..to).map(|some| some.iter().collect()).unwrap_or_default()
+                items
+                    .get(from..to)
+                    .map(|some| some.iter().collect())
+                    .unwrap_or_default()
             }
             Self::Wildcard => children(value),
             Self::Descendants => {
@@ -123,8 +136,13 @@ impl Step {
                 found
             }
             Self::Filter { path, test } => {
-                let Some(items) = value.as_array() else { return Vec::new() };
-                items.iter().filter(|item| test.holds(path.first(item))).collect()
+                let Some(items) = value.as_array() else {
+                    return Vec::new();
+                };
+                items
+                    .iter()
+                    .filter(|item| test.holds(path.first(item)))
+                    .collect()
             }
         }
     }
@@ -137,9 +155,7 @@ impl Test {
             (Self::Exists, Some(_)) => true,
             (Self::Compare(operator, wanted), Some(value)) => {
                 let order = match (value, wanted) {
-                    (Value::Number(a), Value::Number(b)) => {
-                        a.as_f64().partial_cmp(&b.as_f64())
-                    }
+                    (Value::Number(a), Value::Number(b)) => a.as_f64().partial_cmp(&b.as_f64()),
                     (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
                     (a, b) => (a == b).then_some(std::cmp::Ordering::Equal),
                 };
@@ -185,7 +201,11 @@ fn field(source: &str) -> Option<(Step, &str)> {
             c => name.push(c),
         }
     }
-    let step = if name == "*" { Step::Wildcard } else { Step::Field(name) };
+    let step = if name == "*" {
+        Step::Wildcard
+    } else {
+        Step::Field(name)
+    };
     Some((step, &source[end..])).filter(|_| end > 0)
 }
 
@@ -214,7 +234,10 @@ fn bracket(inner: &str) -> Option<Step> {
     if let Some(name) = quoted(inner) {
         return Some(Step::Field(name));
     }
-    if let Some(filter) = inner.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
+    if let Some(filter) = inner
+        .strip_prefix("?(")
+        .and_then(|rest| rest.strip_suffix(')'))
+    {
         return parse_filter(filter);
     }
     if let Some((from, to)) = inner.split_once(':') {
@@ -236,10 +259,16 @@ fn parse_filter(source: &str) -> Option<Step> {
                 Some(text) => Value::String(text),
                 None => serde_json::from_str(right).ok()?,
             };
-            return Some(Step::Filter { path, test: Test::Compare(operator, wanted) });
+            return Some(Step::Filter {
+                path,
+                test: Test::Compare(operator, wanted),
+            });
         }
     }
-    Some(Step::Filter { path: JsonPath::parse(source.trim())?, test: Test::Exists })
+    Some(Step::Filter {
+        path: JsonPath::parse(source.trim())?,
+        test: Test::Exists,
+    })
 }
 
 fn quoted(source: &str) -> Option<String> {

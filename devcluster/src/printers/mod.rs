@@ -73,11 +73,17 @@ impl Column {
     /// The column of the object's name, by which clients find the object.
     fn name() -> Self {
         let format = "name".to_owned();
-        Self { format, ..Self::new("Name", "string", "Name of the object.") }
+        Self {
+            format,
+            ..Self::new("Name", "string", "Name of the object.")
+        }
     }
 
     fn wide(self) -> Self {
-        Self { priority: 1, ..self }
+        Self {
+            priority: 1,
+            ..self
+        }
     }
 
     fn definition(&self) -> Value {
@@ -95,7 +101,10 @@ impl Printer {
     /// The printer of a built-in kind; kinds without one of their own get Name and Created At.
     pub(crate) fn built_in(group: &str, kind: &str) -> Self {
         let (columns, rows) = built_in::columns_and_rows(group, kind);
-        Self { columns, rows: Rows::BuiltIn(rows) }
+        Self {
+            columns,
+            rows: Rows::BuiltIn(rows),
+        }
     }
 
     /// The printer of a custom resource by the version's `additionalPrinterColumns`.
@@ -103,7 +112,10 @@ impl Printer {
         let custom = custom::columns(additional_printer_columns);
         let mut columns = vec![Column::name()];
         columns.extend(custom.iter().map(CustomColumn::column));
-        Self { columns, rows: Rows::Custom(custom) }
+        Self {
+            columns,
+            rows: Rows::Custom(custom),
+        }
     }
 
     /// The Table of `objects`. `list_metadata` is the list's `metadata`; for one object, its
@@ -114,16 +126,21 @@ impl Printer {
         list_metadata: Value,
         options: &TableOptions,
     ) -> Value {
-        let definitions: Option<Vec<Value>> =
-            options.headers.then(|| self.columns.iter().map(Column::definition).collect());
-        let rows: Vec<Value> = objects.iter().map(|object| self.row(object, options)).collect();
-        json!({
+        let definitions: Option<Vec<Value>> = options
+            .headers
+            .then(|| self.columns.iter().map(Column::definition).collect());
+        let rows: Vec<Value> = objects
+            .iter()
+            .map(|object| self.row(object, options))
+            .collect();
+        let mut table = json!({
             "kind": "Table",
             "apiVersion": options.api_version,
-            "metadata": list_metadata,
             "columnDefinitions": definitions,
             "rows": rows,
-        })
+        });
+        table["metadata"] = list_metadata;
+        table
     }
 
     fn row(&self, object: &Value, options: &TableOptions) -> Value {
@@ -208,8 +225,11 @@ mod tests {
         assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
         assert_eq!(table["rows"][0]["object"]["metadata"]["name"], "c");
 
-        let bare =
-            printer.table(&[&object], metadata.clone(), &options(IncludeObject::None, false));
+        let bare = printer.table(
+            &[&object],
+            metadata.clone(),
+            &options(IncludeObject::None, false),
+        );
         assert_eq!(bare["columnDefinitions"], Value::Null);
         assert_eq!(bare["rows"][0].get("object"), None);
 
@@ -222,10 +242,16 @@ mod tests {
         let printer = Printer::built_in("apiextensions.k8s.io", "CustomResourceDefinition");
         let object = json!({"metadata": {"name": "x",
             "creationTimestamp": "2024-01-01T00:00:00Z"}});
-        let table =
-            printer.table(&[&object], json!({}), &options(IncludeObject::Metadata, true));
+        let table = printer.table(
+            &[&object],
+            json!({}),
+            &options(IncludeObject::Metadata, true),
+        );
         assert_eq!(table["columnDefinitions"][1]["name"], "Created At");
-        assert_eq!(table["rows"][0]["cells"], json!(["x", "2024-01-01T00:00:00Z"]));
+        assert_eq!(
+            table["rows"][0]["cells"],
+            json!(["x", "2024-01-01T00:00:00Z"])
+        );
     }
 
     #[test]
@@ -250,12 +276,21 @@ mod tests {
                 {"type": "Other", "status": "False"}, {"type": "Ready", "status": "True"}]},
         });
         let printer = Printer::custom(Some(&columns));
-        let table =
-            printer.table(&[&object], json!({}), &options(IncludeObject::None, true));
+        let table = printer.table(&[&object], json!({}), &options(IncludeObject::None, true));
         assert_eq!(
             table["rows"][0]["cells"],
             json!([
-                "x", "M", 3, 3.0, true, "True", null, "{\"k\":[1]}", null, "2m", "<invalid>"
+                "x",
+                "M",
+                3,
+                3.0,
+                true,
+                "True",
+                null,
+                "{\"k\":[1]}",
+                null,
+                "2m",
+                "<invalid>"
             ])
         );
         assert_eq!(table["columnDefinitions"][5]["priority"], 1);
@@ -264,8 +299,7 @@ mod tests {
             "Custom resource definition column (in JSONPath format): .spec.mode"
         );
         let by_default = Printer::custom(None);
-        let table =
-            by_default.table(&[&object], json!({}), &options(IncludeObject::None, true));
+        let table = by_default.table(&[&object], json!({}), &options(IncludeObject::None, true));
         assert_eq!(table["rows"][0]["cells"], json!(["x", "2m"]));
     }
 }

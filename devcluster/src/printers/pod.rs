@@ -10,8 +10,14 @@ pub(super) fn columns() -> Vec<Column> {
     let text = |name: &str, description: &str| Column::new(name, "string", description);
     vec![
         Column::name(),
-        text("Ready", "The aggregate readiness state of this pod for accepting traffic."),
-        text("Status", "The aggregate status of the containers in this pod."),
+        text(
+            "Ready",
+            "The aggregate readiness state of this pod for accepting traffic.",
+        ),
+        text(
+            "Status",
+            "The aggregate status of the containers in this pod.",
+        ),
         text(
             "Restarts",
             "The number of times the containers in this pod have been restarted and when the \
@@ -20,8 +26,16 @@ pub(super) fn columns() -> Vec<Column> {
         age_column(),
         text("IP", "Address of the pod.").wide(),
         text("Node", "Node that the pod runs on.").wide(),
-        text("Nominated Node", "Node that the pod will run on once others have left.").wide(),
-        text("Readiness Gates", "Further conditions for readiness that hold.").wide(),
+        text(
+            "Nominated Node",
+            "Node that the pod will run on once others have left.",
+        )
+        .wide(),
+        text(
+            "Readiness Gates",
+            "Further conditions for readiness that hold.",
+        )
+        .wide(),
     ]
 }
 
@@ -46,10 +60,10 @@ pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
         }
         _ => summary.restarts.to_string(),
     };
-    let or_none = |text: &str| {
-        Value::from(if text.is_empty() { "<none>" } else { text })
-    };
-    let ip = list_at(pod, &["status", "podIPs"]).first().map_or("", |ip| text_at(ip, &["ip"]));
+    let or_none = |text: &str| Value::from(if text.is_empty() { "<none>" } else { text });
+    let ip = list_at(pod, &["status", "podIPs"])
+        .first()
+        .map_or("", |ip| text_at(ip, &["ip"]));
     vec![
         name_of(pod),
         format!("{}/{}", summary.ready, summary.total).into(),
@@ -76,7 +90,9 @@ fn readiness_gates(pod: &Value) -> String {
 }
 
 fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
-    list_at(pod, &["status", "conditions"]).iter().find(|condition| condition["type"] == kind)
+    list_at(pod, &["status", "conditions"])
+        .iter()
+        .find(|condition| condition["type"] == kind)
 }
 
 fn is_true(condition: &Value) -> bool {
@@ -120,17 +136,23 @@ fn summarize(pod: &Value) -> Summary<'_> {
     }
     let init_specs = list_at(pod, &["spec", "initContainers"]);
     let restarts_always = |name: &str| {
-        init_specs.iter().any(|c| c["name"] == name && c["restartPolicy"] == "Always")
+        init_specs
+            .iter()
+            .any(|c| c["name"] == name && c["restartPolicy"] == "Always")
     };
-    let sidecars = init_specs.iter().filter(|c| c["restartPolicy"] == "Always").count();
+    let sidecars = init_specs
+        .iter()
+        .filter(|c| c["restartPolicy"] == "Always")
+        .count();
     let total = list_at(pod, &["spec", "containers"]).len() + sidecars;
 
     let mut ready = 0;
     let mut restarts = Restarts::default();
     let mut sidecar_restarts = Restarts::default();
     let mut initializing = None;
-    for (index, container) in
-        list_at(pod, &["status", "initContainerStatuses"]).iter().enumerate()
+    for (index, container) in list_at(pod, &["status", "initContainerStatuses"])
+        .iter()
+        .enumerate()
     {
         restarts.add(container);
         let is_sidecar = restarts_always(text_at(container, &["name"]));
@@ -163,14 +185,20 @@ fn summarize(pod: &Value) -> Summary<'_> {
         restarts = sidecar_restarts;
         status = main_containers(pod, status, &mut ready, &mut restarts);
     }
-    if text_at(pod, &["metadata", "deletionTimestamp"]) != "" {
+    if !text_at(pod, &["metadata", "deletionTimestamp"]).is_empty() {
         if pod["status"]["reason"] == "NodeLost" {
             "Unknown".clone_into(&mut status);
         } else if !matches!(phase, "Succeeded" | "Failed") {
             "Terminating".clone_into(&mut status);
         }
     }
-    Summary { status, ready, total, restarts: restarts.count, last_restart: restarts.last }
+    Summary {
+        status,
+        ready,
+        total,
+        restarts: restarts.count,
+        last_restart: restarts.last,
+    }
 }
 
 /// The status that the main containers give; the first container has the last word.
@@ -211,7 +239,10 @@ fn main_containers<'a>(
 }
 
 fn end_reason(terminated: &Value) -> String {
-    match (text_at(terminated, &["reason"]), number_at(terminated, &["signal"])) {
+    match (
+        text_at(terminated, &["reason"]),
+        number_at(terminated, &["signal"]),
+    ) {
         ("", 0) => format!("ExitCode:{}", number_at(terminated, &["exitCode"])),
         ("", signal) => format!("Signal:{signal}"),
         (reason, _) => reason.to_owned(),
@@ -222,7 +253,7 @@ fn end_reason(terminated: &Value) -> String {
 mod tests {
     use super::*;
 
-    fn row(status: Value, deleting: bool) -> Vec<Value> {
+    fn row(status: &Value, deleting: bool) -> Vec<Value> {
         let mut pod = json!({
             "kind": "Pod",
             "metadata": {"name": "p", "creationTimestamp": "2024-01-01T00:00:00Z"},
@@ -239,7 +270,14 @@ mod tests {
     fn n9_the_status_of_a_pod_is_told_as_the_real_printer_does() {
         let running = json!({"ready": true, "restartCount": 0, "state": {"running": {}}});
         let cases = [
-            ("pending", json!({"phase": "Pending"}), false, "0/2", "Pending", "0"),
+            (
+                "pending",
+                json!({"phase": "Pending"}),
+                false,
+                "0/2",
+                "Pending",
+                "0",
+            ),
             (
                 "one of two ready",
                 json!({"phase": "Running", "containerStatuses": [running,
@@ -296,15 +334,40 @@ mod tests {
                 "Terminating",
                 "0",
             ),
-            ("finished and deleted", json!({"phase": "Succeeded"}), true, "0/2", "Succeeded", "0"),
-            ("evicted", json!({"phase": "Failed", "reason": "Evicted"}), false, "0/2", "Evicted", "0"),
+            (
+                "finished and deleted",
+                json!({"phase": "Succeeded"}),
+                true,
+                "0/2",
+                "Succeeded",
+                "0",
+            ),
+            (
+                "evicted",
+                json!({"phase": "Failed", "reason": "Evicted"}),
+                false,
+                "0/2",
+                "Evicted",
+                "0",
+            ),
         ];
         for (name, status, deleting, ready, word, restarts) in cases {
-            let row = row(status, deleting);
-            assert_eq!(row[1..4], [json!(ready), json!(word), json!(restarts)], "{name}");
-            assert_eq!(row[4..], [
-                json!("2m"), json!("<none>"), json!("n"), json!("<none>"), json!("<none>")
-            ]);
+            let row = row(&status, deleting);
+            assert_eq!(
+                row[1..4],
+                [json!(ready), json!(word), json!(restarts)],
+                "{name}"
+            );
+            assert_eq!(
+                row[4..],
+                [
+                    json!("2m"),
+                    json!("<none>"),
+                    json!("n"),
+                    json!("<none>"),
+                    json!("<none>")
+                ]
+            );
         }
     }
 

@@ -19,7 +19,10 @@ pub(super) struct Items<'a> {
 impl<'a> Items<'a> {
     pub(super) fn new(schema: &'a Schema, old: Option<&'a Value>) -> Self {
         let is_map = schema.list_type.as_deref() == Some("map");
-        Self { schema, old: old.and_then(Value::as_array).filter(|_| is_map) }
+        Self {
+            schema,
+            old: old.and_then(Value::as_array).filter(|_| is_map),
+        }
     }
 
     /// The former self of `item`.
@@ -37,7 +40,13 @@ impl<'a> Items<'a> {
 
     fn key<'v>(&'v self, item: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
         let default = || {
-            self.schema.items.as_deref()?.properties.get(key)?.default.as_ref()
+            self.schema
+                .items
+                .as_deref()?
+                .properties
+                .get(key)?
+                .default
+                .as_ref()
         };
         item.get(key).or_else(default)
     }

@@ -41,8 +41,13 @@ fn fill(schema: &Schema, value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, property) in &schema.properties {
-                let Some(default) = &property.default else { continue };
-                if fields.get(name).is_none_or(|value| is_refused_null(value, property)) {
+                let Some(default) = &property.default else {
+                    continue;
+                };
+                if fields
+                    .get(name)
+                    .is_none_or(|value| is_refused_null(value, property))
+                {
                     fields.insert(name.clone(), default.clone());
                 }
             }
@@ -77,13 +82,24 @@ pub(super) fn problems(schema: &Schema, at: &str, errors: &mut Vec<FieldError>) 
     if let Some(default) = &schema.default {
         let at = path::child(at, "default");
         if !prune::is_pruned(schema, default) {
-            errors.push(FieldError::invalid(&at, default.clone(), "must not have unknown fields"));
+            errors.push(FieldError::invalid(
+                &at,
+                default.clone(),
+                "must not have unknown fields",
+            ));
         }
         let found = validate::validate(schema, default, None, &at);
         if found.is_empty() {
             // Rules that do not compile are reported on their own.
             let rules = Rules::compile(schema, "", schema.embedded, &mut Vec::new());
-            errors.extend(cel::validate(schema, &rules, &at, default, None, schema.embedded));
+            errors.extend(cel::validate(
+                schema,
+                &rules,
+                &at,
+                default,
+                None,
+                schema.embedded,
+            ));
         } else {
             errors.extend(found);
         }

@@ -57,11 +57,17 @@ fn resource(fields: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>)
                 }
             }
             Some(other) => {
-                errors.push(FieldError::invalid(field, other.clone(), "must be a string"));
+                errors.push(FieldError::invalid(
+                    field,
+                    other.clone(),
+                    "must be a string",
+                ));
             }
         }
     }
-    let Some(metadata) = fields.get("metadata") else { return };
+    let Some(metadata) = fields.get("metadata") else {
+        return;
+    };
     let at = path::child(at, "metadata");
     let Some(metadata) = metadata.as_object() else {
         let detail = "json: cannot unmarshal into Go value of type v1.ObjectMeta";
@@ -70,7 +76,11 @@ fn resource(fields: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>)
     };
     for (kind, check_value) in [("labels", true), ("annotations", false)] {
         let at = path::child(&at, kind);
-        let entries = metadata.get(kind).and_then(Value::as_object).into_iter().flatten();
+        let entries = metadata
+            .get(kind)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten();
         for (key, value) in entries {
             for problem in names::label_key_problems(key) {
                 errors.push(FieldError::invalid(at.as_str(), key.as_str(), problem));

@@ -65,7 +65,10 @@ impl ErrorKind {
 
     /// Whether the text of this kind shows the refused value.
     fn shows_value(self) -> bool {
-        !matches!(self, Self::Required | Self::Forbidden | Self::TooLong | Self::Internal)
+        !matches!(
+            self,
+            Self::Required | Self::Forbidden | Self::TooLong | Self::Internal
+        )
     }
 }
 
@@ -165,7 +168,12 @@ impl FieldError {
         value: Option<Value>,
         detail: impl Into<String>,
     ) -> Self {
-        Self { kind, field: field.into(), detail: detail.into(), value }
+        Self {
+            kind,
+            field: field.into(),
+            detail: detail.into(),
+            value,
+        }
     }
 
     /// The text without the field, as a Status cause carries it.
@@ -188,7 +196,11 @@ impl FieldError {
     }
 
     fn displayed_field(&self) -> &str {
-        if self.field.is_empty() { "<nil>" } else { &self.field }
+        if self.field.is_empty() {
+            "<nil>"
+        } else {
+            &self.field
+        }
     }
 }
 
@@ -201,8 +213,11 @@ impl fmt::Display for FieldError {
 /// All errors in one text: bare if there is one, else `[a, b]`, repeated ones once.
 pub(crate) fn aggregate(errors: &[FieldError]) -> String {
     let mut seen = HashSet::new();
-    let texts: Vec<String> =
-        errors.iter().map(ToString::to_string).filter(|text| seen.insert(text.clone())).collect();
+    let texts: Vec<String> = errors
+        .iter()
+        .map(ToString::to_string)
+        .filter(|text| seen.insert(text.clone()))
+        .collect();
     match texts.as_slice() {
         [one] => one.clone(),
         many => format!("[{}]", many.join(", ")),
@@ -210,10 +225,23 @@ pub(crate) fn aggregate(errors: &[FieldError]) -> String {
 }
 
 /// `message` of the 422 Status for an object of `kind` (with its group) called `name`.
-pub(crate) fn invalid_message(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> String {
-    let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+pub(crate) fn invalid_message(
+    group: &str,
+    kind: &str,
+    name: &str,
+    errors: &[FieldError],
+) -> String {
+    let qualified = if group.is_empty() {
+        kind.to_owned()
+    } else {
+        format!("{kind}.{group}")
+    };
     let head = format!("{qualified} {} is invalid", gofmt::quote(name));
-    if errors.is_empty() { head } else { format!("{head}: {}", aggregate(errors)) }
+    if errors.is_empty() {
+        head
+    } else {
+        format!("{head}: {}", aggregate(errors))
+    }
 }
 
 #[cfg(test)]
@@ -228,7 +256,10 @@ mod tests {
                 FieldError::invalid("spec.x", "a\"b", "bad"),
                 r#"spec.x: Invalid value: "a\"b": bad"#,
             ),
-            (FieldError::invalid("spec.x", 3, "bad"), "spec.x: Invalid value: 3: bad"),
+            (
+                FieldError::invalid("spec.x", 3, "bad"),
+                "spec.x: Invalid value: 3: bad",
+            ),
             (
                 FieldError::invalid("", Value::Null, "bad"),
                 "<nil>: Invalid value: null: bad",
@@ -241,13 +272,22 @@ mod tests {
                 FieldError::not_supported("spec.x", "c", &["a", "b"]),
                 r#"spec.x: Unsupported value: "c": supported values: "a", "b""#,
             ),
-            (FieldError::too_long("spec.x", 1), "spec.x: Too long: may not be more than 1 byte"),
+            (
+                FieldError::too_long("spec.x", 1),
+                "spec.x: Too long: may not be more than 1 byte",
+            ),
             (
                 FieldError::too_many("spec.x", 3, 2),
                 "spec.x: Too many: 3: must have at most 2 items",
             ),
-            (FieldError::duplicate("spec.x[1]", "a"), r#"spec.x[1]: Duplicate value: "a""#),
-            (FieldError::forbidden("spec.x", "no"), "spec.x: Forbidden: no"),
+            (
+                FieldError::duplicate("spec.x[1]", "a"),
+                r#"spec.x[1]: Duplicate value: "a""#,
+            ),
+            (
+                FieldError::forbidden("spec.x", "no"),
+                "spec.x: Forbidden: no",
+            ),
             (
                 FieldError::new(ErrorKind::Invalid, "spec", None, "rule"),
                 "spec: Invalid value: rule",

@@ -40,7 +40,10 @@ pub(super) fn holds(format: &str, text: &str) -> bool {
         "hexcolor" => HEX_COLOR.is_match(text),
         "rgbcolor" => RGB_COLOR.is_match(text),
         "byte" => {
-            !text.is_empty() && base64::engine::general_purpose::STANDARD.decode(text).is_ok()
+            !text.is_empty()
+                && base64::engine::general_purpose::STANDARD
+                    .decode(text)
+                    .is_ok()
         }
         "date" => is_date(text),
         "datetime" => is_date_time(text),
@@ -97,15 +100,36 @@ macro_rules! regex {
     };
 }
 
-regex!(UUID, r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$");
-regex!(UUID3, r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?3[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}$");
-regex!(UUID4, r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$");
-regex!(UUID5, r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?5[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$");
+regex!(
+    UUID,
+    r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"
+);
+regex!(
+    UUID3,
+    r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?3[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}$"
+);
+regex!(
+    UUID4,
+    r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$"
+);
+regex!(
+    UUID5,
+    r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?5[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$"
+);
 regex!(SSN, r"^\d{3}[- ]?\d{2}[- ]?\d{4}$");
 regex!(HEX_COLOR, r"^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$");
-regex!(RGB_COLOR, r"^rgb\(\s*(\d{1,2}|1\d\d|2[0-4]\d|25[0-5])(\s*,\s*(\d{1,2}|1\d\d|2[0-4]\d|25[0-5])){2}\s*\)$");
-regex!(CREDIT_CARD, r"^(4\d{12}(\d{3})?|5[1-5]\d{14}|6(011|5\d\d)\d{12}|3[47]\d{13}|3(0[0-5]|[68]\d)\d{11}|(2131|1800|35\d{3})\d{11})$");
-regex!(TIME, r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$");
+regex!(
+    RGB_COLOR,
+    r"^rgb\(\s*(\d{1,2}|1\d\d|2[0-4]\d|25[0-5])(\s*,\s*(\d{1,2}|1\d\d|2[0-4]\d|25[0-5])){2}\s*\)$"
+);
+regex!(
+    CREDIT_CARD,
+    r"^(4\d{12}(\d{3})?|5[1-5]\d{14}|6(011|5\d\d)\d{12}|3[47]\d{13}|3(0[0-5]|[68]\d)\d{11}|(2131|1800|35\d{3})\d{11})$"
+);
+regex!(
+    TIME,
+    r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$"
+);
 regex!(SPELT_DURATION, r"(\d+)\s*([A-Za-zµ]+)");
 
 fn is_date(text: &str) -> bool {
@@ -119,18 +143,24 @@ fn is_date(text: &str) -> bool {
 
 fn is_date_time(text: &str) -> bool {
     let lower = text.to_lowercase();
-    let Some((date, rest)) = lower.split_once('t') else { return false };
+    let Some((date, rest)) = lower.split_once('t') else {
+        return false;
+    };
     let time = rest.split('t').next().unwrap_or_default();
     is_date(date)
-        && TIME.captures(time).is_some_and(|parts| {
-            &parts[1] <= "23" && &parts[2] <= "59" && &parts[3] <= "59"
-        })
+        && TIME
+            .captures(time)
+            .is_some_and(|parts| &parts[1] <= "23" && &parts[2] <= "59" && &parts[3] <= "59")
 }
 
 fn is_cidr(text: &str) -> bool {
-    let Some((address, length)) = text.split_once('/') else { return false };
+    let Some((address, length)) = text.split_once('/') else {
+        return false;
+    };
     let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
-    let Some(length) = length.parse::<u8>().ok().filter(|_| digits) else { return false };
+    let Some(length) = length.parse::<u8>().ok().filter(|_| digits) else {
+        return false;
+    };
     (address.parse::<Ipv4Addr>().is_ok() && length <= 32)
         || (address.parse::<Ipv6Addr>().is_ok() && length <= 128)
 }
@@ -150,7 +180,9 @@ fn is_request_uri(text: &str) -> bool {
     let scheme = text.split_once(':').is_some_and(|(scheme, rest)| {
         !rest.is_empty()
             && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+            && scheme
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
     });
     clean && (text.starts_with('/') || scheme)
 }
@@ -197,16 +229,30 @@ fn is_isbn10(text: &str) -> bool {
     let values: Vec<u32> = text
         .chars()
         .enumerate()
-        .filter_map(|(at, c)| if at == 9 && c == 'X' { Some(10) } else { c.to_digit(10) })
+        .filter_map(|(at, c)| {
+            if at == 9 && c == 'X' {
+                Some(10)
+            } else {
+                c.to_digit(10)
+            }
+        })
         .collect();
-    let sum: u32 = values.iter().zip(1u32..).map(|(digit, weight)| digit * weight).sum();
+    let sum: u32 = values
+        .iter()
+        .zip(1u32..)
+        .map(|(digit, weight)| digit * weight)
+        .sum();
     text.len() == 10 && values.len() == 10 && sum.is_multiple_of(11)
 }
 
 fn is_isbn13(text: &str) -> bool {
     let text = digits(text);
     let values: Vec<u32> = text.chars().filter_map(|c| c.to_digit(10)).collect();
-    let sum: u32 = values.iter().zip([1, 3].iter().cycle()).map(|(d, w)| d * w).sum();
+    let sum: u32 = values
+        .iter()
+        .zip([1, 3].iter().cycle())
+        .map(|(d, w)| d * w)
+        .sum();
     text.len() == 13 && values.len() == 13 && sum.is_multiple_of(10)
 }
 
@@ -241,8 +287,9 @@ fn go_duration_nanos(text: &str) -> Option<i64> {
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(end);
-        let unit_end =
-            tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let unit_end = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         let nanos: i128 = match unit {
             "ns" => 1,
@@ -265,7 +312,11 @@ fn scaled(number: &str, unit: i128) -> Option<i128> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let whole: i128 = if whole.is_empty() {
+        0
+    } else {
+        whole.parse().ok()?
+    };
     let fraction = &fraction[..fraction.len().min(18)];
     let part = if fraction.is_empty() {
         0
@@ -320,15 +371,27 @@ mod tests {
                 &["2024-01-01T00:00:00Z", "2024-01-01t23:59:59.123+01:00"],
                 &["2024-01-01", "2024-01-01T24:00:00Z", "2024-01-01T00:00:00"],
             ),
-            ("duration", &["1h30m", "0", "-1.5s", "2 days", "22 ns"], &["", "x", "1"]),
+            (
+                "duration",
+                &["1h30m", "0", "-1.5s", "2 days", "22 ns"],
+                &["", "x", "1"],
+            ),
             ("ipv4", &["10.0.0.1"], &["10.0.0", "::1"]),
             ("ipv6", &["::1", "fe80::1"], &["10.0.0.1", "zz"]),
-            ("cidr", &["10.0.0.0/8", "::/0"], &["10.0.0.0", "10.0.0.0/33", "x/1"]),
+            (
+                "cidr",
+                &["10.0.0.0/8", "::/0"],
+                &["10.0.0.0", "10.0.0.0/33", "x/1"],
+            ),
             ("uuid", &["00000000-0000-0000-0000-000000000000"], &["x"]),
             ("uri", &["http://a.b/c?d", "/a"], &["a b", "", "a"]),
             ("byte", &["YQ=="], &["YQ=", "*"]),
             ("email", &["a@b.c"], &["a", "@b"]),
-            ("hostname", &["a.example.com", "localhost"], &["-a", "a..b", "a.b1"]),
+            (
+                "hostname",
+                &["a.example.com", "localhost"],
+                &["-a", "a..b", "a.b1"],
+            ),
             ("mac", &["00:11:22:33:44:55", "0011.2233.4455"], &["00:11"]),
             ("isbn", &["0321751043", "978-0321751041"], &["0321751044"]),
             ("k8s-short-name", &["a-b"], &["a.b", "A"]),

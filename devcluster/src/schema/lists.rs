@@ -64,7 +64,10 @@ fn map_problems(schema: &Schema, items: &[Value], at: &str, errors: &mut Vec<Fie
         })
         .collect();
     for index in repeated(&keys) {
-        errors.push(FieldError::duplicate(path::index(at, index), keys[index].clone()));
+        errors.push(FieldError::duplicate(
+            path::index(at, index),
+            keys[index].clone(),
+        ));
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod names;
 pub(crate) mod path;
 mod prune;
 mod structural;
+mod structurality;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -41,7 +42,7 @@ impl CompiledSchema {
     /// does not compile.
     pub(crate) fn compile(schema: &Value, path: &str) -> Result<Self, Vec<FieldError>> {
         let schema = Schema::parse(schema);
-        let mut errors = structural::problems(&schema, path);
+        let mut errors = structurality::problems(&schema, path);
         if !errors.is_empty() {
             return Err(errors);
         }
@@ -50,7 +51,11 @@ impl CompiledSchema {
             return Err(errors);
         }
         let rules = cel::Rules::compile(&schema, path, true, &mut errors);
-        if errors.is_empty() { Ok(Self { schema, rules }) } else { Err(errors) }
+        if errors.is_empty() {
+            Ok(Self { schema, rules })
+        } else {
+            Err(errors)
+        }
     }
 
     /// Drops fields that the schema does not know and returns their sorted paths.

@@ -65,7 +65,9 @@ pub(crate) fn label_key_problems(key: &str) -> Vec<String> {
                 problems.push("prefix part must be non-empty".to_owned());
             } else {
                 problems.extend(
-                    dns_subdomain_problems(prefix).into_iter().map(|p| format!("prefix part {p}")),
+                    dns_subdomain_problems(prefix)
+                        .into_iter()
+                        .map(|p| format!("prefix part {p}")),
                 );
             }
             *name
@@ -127,9 +129,11 @@ fn is_dns_subdomain(text: &str) -> bool {
 }
 
 fn is_label_text(text: &str) -> bool {
-    spans(text, |b| b.is_ascii_alphanumeric(), |b| {
-        b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')
-    })
+    spans(
+        text,
+        |b| b.is_ascii_alphanumeric(),
+        |b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'),
+    )
 }
 
 /// Not empty, `edge` at both ends, `inner` throughout.

@@ -2,7 +2,11 @@
 
 /// The path of a named field.
 pub(crate) fn child(at: &str, name: &str) -> String {
-    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+    if at.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{at}.{name}")
+    }
 }
 
 /// The path of a list item.

@@ -19,7 +19,13 @@ pub(super) fn object(schema: &Schema, object: &mut Value) -> Vec<String> {
 /// Whether pruning a value that is no resource would drop anything.
 pub(super) fn is_pruned(schema: &Schema, value: &Value) -> bool {
     let mut copy = value.clone();
-    prune(&mut copy, Some(schema), schema.embedded, "", &mut Vec::new());
+    prune(
+        &mut copy,
+        Some(schema),
+        schema.embedded,
+        "",
+        &mut Vec::new(),
+    );
     copy == *value
 }
 
@@ -109,7 +115,13 @@ fn preserve_fields(
             continue;
         }
         if let Some(of) = schema.field(name) {
-            prune(value, Some(of), of.embedded, &path::child(at, name), dropped);
+            prune(
+                value,
+                Some(of),
+                of.embedded,
+                &path::child(at, name),
+                dropped,
+            );
         }
     }
 }
@@ -145,7 +157,13 @@ mod tests {
         let dropped = object(&schema, &mut value);
         assert_eq!(
             dropped,
-            ["spec.a[0].c", "spec.free.k.gone", "spec.m.k.x", "spec.pod.no", "zz"]
+            [
+                "spec.a[0].c",
+                "spec.free.k.gone",
+                "spec.m.k.x",
+                "spec.pod.no",
+                "zz"
+            ]
         );
         assert_eq!(
             value,

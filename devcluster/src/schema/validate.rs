@@ -21,7 +21,11 @@ pub(super) fn validate(
 ) -> Vec<FieldError> {
     let walk = Walk { base };
     let outcome = walk.ratcheted(schema, value, old, "");
-    outcome.problems.into_iter().map(|problem| problem.error).collect()
+    outcome
+        .problems
+        .into_iter()
+        .map(|problem| problem.error)
+        .collect()
 }
 
 /// One problem with the sentence that identifies it; a sentence counts once.
@@ -45,14 +49,25 @@ impl Outcome {
 
     fn merge(&mut self, other: Outcome) {
         self.passed += other.passed;
-        let mut known: HashSet<String> =
-            self.problems.iter().map(|problem| problem.sentence.clone()).collect();
-        self.problems
-            .extend(other.problems.into_iter().filter(|p| known.insert(p.sentence.clone())));
+        let mut known: HashSet<String> = self
+            .problems
+            .iter()
+            .map(|problem| problem.sentence.clone())
+            .collect();
+        self.problems.extend(
+            other
+                .problems
+                .into_iter()
+                .filter(|p| known.insert(p.sentence.clone())),
+        );
     }
 
     fn push(&mut self, sentence: String, error: FieldError) {
-        if self.problems.iter().all(|problem| problem.sentence != sentence) {
+        if self
+            .problems
+            .iter()
+            .all(|problem| problem.sentence != sentence)
+        {
             self.problems.push(Problem { sentence, error });
         }
     }
@@ -86,7 +101,10 @@ impl Walk<'_> {
     }
 
     fn type_mismatch(&self, outcome: &mut Outcome, at: &str, wanted: &str, found: &str) {
-        let sentence = format!("{at} in body must be of type {wanted}: {}", gofmt::quote(found));
+        let sentence = format!(
+            "{at} in body must be of type {wanted}: {}",
+            gofmt::quote(found)
+        );
         let error = FieldError::type_invalid(self.field(at), found, sentence.as_str());
         outcome.push(sentence, error);
     }
@@ -94,7 +112,10 @@ impl Walk<'_> {
     fn ratcheted(&self, schema: &Schema, value: &Value, old: Option<&Value>, at: &str) -> Outcome {
         let outcome = self.node(schema, value, old, at);
         if old == Some(value) {
-            return Outcome { problems: Vec::new(), passed: outcome.passed };
+            return Outcome {
+                problems: Vec::new(),
+                passed: outcome.passed,
+            };
         }
         outcome
     }
@@ -225,8 +246,7 @@ impl Walk<'_> {
             }
             if valid != checks.all_of.len() {
                 let rest = if valid == 0 { ". None validated" } else { "" };
-                let sentence =
-                    format!("{} must validate all the schemas (allOf){rest}", quoted());
+                let sentence = format!("{} must validate all the schemas (allOf){rest}", quoted());
                 self.unplaced(outcome, sentence);
             }
         }
@@ -286,15 +306,19 @@ impl Walk<'_> {
             let sentence = format!("{at} in body should be at most {max} chars long");
             outcome.push(sentence, FieldError::too_long(self.field(at), max));
         } else if let Some(min) = checks.min_length.filter(|min| length < *min) {
-            self.invalid(outcome, at, text, &format!("should be at least {min} chars long"));
+            self.invalid(
+                outcome,
+                at,
+                text,
+                &format!("should be at least {min} chars long"),
+            );
         } else if let Some(pattern) = &checks.pattern {
             let source = &pattern.source;
             match &pattern.compiled {
                 Ok(regex) if regex.is_match(text) => {}
                 Ok(_) => self.invalid(outcome, at, text, &format!("should match '{source}'")),
                 Err(error) => {
-                    let rest =
-                        format!("should match '{source}, but pattern is invalid: {error}'");
+                    let rest = format!("should match '{source}, but pattern is invalid: {error}'");
                     self.invalid(outcome, at, text, &rest);
                 }
             }
@@ -305,10 +329,20 @@ impl Walk<'_> {
         let checks = &schema.checks;
         let number = value.as_f64().unwrap_or_default();
         let integer = value.as_i64();
-        let whole = |bound: f64| gofmt::float(if integer.is_some() { bound.trunc() } else { bound });
+        let whole = |bound: f64| {
+            gofmt::float(if integer.is_some() {
+                bound.trunc()
+            } else {
+                bound
+            })
+        };
         self.range(outcome, schema, number, at);
         if let Some(factor) = checks.multiple_of {
-            let quotient = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
+            let quotient = if factor < 1.0 {
+                1.0 / factor * number
+            } else {
+                number / factor
+            };
             if quotient.fract() != 0.0 {
                 let rest = format!("should be a multiple of {}", whole(factor));
                 self.invalid(outcome, at, value.clone(), &rest);
@@ -317,7 +351,11 @@ impl Walk<'_> {
         if let Some(min) = checks.minimum {
             let exclusive = checks.exclusive_minimum;
             if number < min || (exclusive && number <= min) {
-                let words = if exclusive { "greater than" } else { "greater than or equal to" };
+                let words = if exclusive {
+                    "greater than"
+                } else {
+                    "greater than or equal to"
+                };
                 let rest = format!("should be {words} {}", whole(min));
                 self.invalid(outcome, at, value.clone(), &rest);
             }
@@ -325,7 +363,11 @@ impl Walk<'_> {
         if let Some(max) = checks.maximum {
             let exclusive = checks.exclusive_maximum;
             if number > max || (exclusive && number >= max) {
-                let words = if exclusive { "less than" } else { "less than or equal to" };
+                let words = if exclusive {
+                    "less than"
+                } else {
+                    "less than or equal to"
+                };
                 let rest = format!("should be {words} {}", whole(max));
                 self.invalid(outcome, at, value.clone(), &rest);
             }
@@ -340,10 +382,7 @@ impl Walk<'_> {
                 (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number)
                     && number.fract() == 0.0
             }
-            // 2^63 is exact as a float, and the first value that does not fit.
-            ("integer", _) => (-9.223_372_036_854_775_808e18..9.223_372_036_854_775_808e18)
-                .contains(&number)
-                && number.fract() == 0.0,
+            ("integer", _) => (-TWO_TO_63..TWO_TO_63).contains(&number) && number.fract() == 0.0,
             ("number", "float") => number.abs() <= f64::from(f32::MAX),
             _ => true,
         };
@@ -391,7 +430,12 @@ impl Walk<'_> {
         let size = i64::try_from(items.len()).unwrap_or(i64::MAX);
         let checks = &schema.checks;
         if let Some(min) = checks.min_items.filter(|min| size < *min) {
-            self.invalid(outcome, at, size, &format!("should have at least {min} items"));
+            self.invalid(
+                outcome,
+                at,
+                size,
+                &format!("should have at least {min} items"),
+            );
         }
         if let Some(max) = checks.max_items.filter(|max| size > *max) {
             let sentence = format!("{at} in body should have at most {max} items");
@@ -413,7 +457,12 @@ impl Walk<'_> {
         let checks = &schema.checks;
         let size = i64::try_from(fields.len()).unwrap_or(i64::MAX);
         if let Some(min) = checks.min_properties.filter(|min| size < *min) {
-            self.invalid(outcome, at, size, &format!("should have at least {min} properties"));
+            self.invalid(
+                outcome,
+                at,
+                size,
+                &format!("should have at least {min} properties"),
+            );
         }
         if let Some(max) = checks.max_properties.filter(|max| size > *max) {
             let sentence = format!("{at} in body should have at most {max} properties");
@@ -444,11 +493,19 @@ impl Walk<'_> {
         }
         for (name, property) in &schema.properties {
             if let Some(value) = fields.get(name) {
-                let at = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+                let at = if at.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{at}.{name}")
+                };
                 outcome.merge(self.ratcheted(property, value, old(name), &at));
             }
         }
-        for name in checks.required.iter().filter(|name| !fields.contains_key(*name)) {
+        for name in checks
+            .required
+            .iter()
+            .filter(|name| !fields.contains_key(*name))
+        {
             let at = format!("{at}.{name}");
             outcome.push(
                 format!("{at} in body is required"),
@@ -457,6 +514,9 @@ impl Walk<'_> {
         }
     }
 }
+
+/// Exact as a float, and the first whole number that does not fit 64 bits.
+const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
 
 fn is_numeric_format(format: &str) -> bool {
     matches!(format, "int32" | "int64" | "float" | "double")

@@ -33,8 +33,14 @@ pub(crate) struct DecodeError {
 /// # Errors
 /// The first value of the wrong JSON type (a 400, whatever the field validation).
 pub(crate) fn decode(ty: TypeRef, object: &mut Value) -> Result<Vec<UnknownField>, DecodeError> {
-    let mut decoder = Decoder { unknown: Vec::new() };
-    let place = Place { ty, json_path: "", go_path: "" };
+    let mut decoder = Decoder {
+        unknown: Vec::new(),
+    };
+    let place = Place {
+        ty,
+        json_path: "",
+        go_path: "",
+    };
     match object {
         Value::Object(fields) => decoder.fields(place, fields)?,
         other => return Err(mismatch(other, place, "", &ty.go_name())),
@@ -75,7 +81,11 @@ impl Decoder {
                 continue;
             }
             let go_path = join(place.go_path, name);
-            let below = Place { ty: place.ty, json_path: &json_path, go_path: &go_path };
+            let below = Place {
+                ty: place.ty,
+                json_path: &json_path,
+                go_path: &go_path,
+            };
             self.value(&field.shape, value, below)?;
             if stands_for_absence(field, value) {
                 dropped.push(name.clone());
@@ -123,7 +133,14 @@ impl Decoder {
                         continue;
                     }
                     // Keys of maps are no fields: type errors leave them out.
-                    self.value(of, value, Place { json_path: &path, ..place })?;
+                    self.value(
+                        of,
+                        value,
+                        Place {
+                            json_path: &path,
+                            ..place
+                        },
+                    )?;
                 }
                 Ok(())
             }
@@ -131,10 +148,9 @@ impl Decoder {
             (Shape::ListOr(ty), Value::Array(items)) => {
                 self.items(&Shape::Object(*ty), items, place)
             }
-            (
-                Shape::Object(ty) | Shape::BoolOr(ty) | Shape::ListOr(ty),
-                Value::Object(fields),
-            ) => self.fields(Place { ty: *ty, ..place }, fields),
+            (Shape::Object(ty) | Shape::BoolOr(ty) | Shape::ListOr(ty), Value::Object(fields)) => {
+                self.fields(Place { ty: *ty, ..place }, fields)
+            }
             _ => wrong(value),
         }
     }
@@ -151,14 +167,25 @@ impl Decoder {
                 *item = zero(of);
                 continue;
             }
-            self.value(of, item, Place { json_path: &path, ..place })?;
+            self.value(
+                of,
+                item,
+                Place {
+                    json_path: &path,
+                    ..place
+                },
+            )?;
         }
         Ok(())
     }
 }
 
 fn join(at: &str, name: &str) -> String {
-    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+    if at.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{at}.{name}")
+    }
 }
 
 /// Whether the real server's types cannot tell the value from an absent one.
@@ -211,7 +238,9 @@ fn text_format(format: &str, text: &mut String) -> Result<(), DecodeError> {
 
 fn check_quantity(text: &str) -> Result<(), DecodeError> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let end = unsigned
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(end);
     let is_number = number.bytes().any(|b| b.is_ascii_digit()) && number.matches('.').count() <= 1;
     let is_suffix = match suffix {
@@ -225,13 +254,15 @@ fn check_quantity(text: &str) -> Result<(), DecodeError> {
     if is_number && is_suffix {
         return Ok(());
     }
-    Err(refuse(if is_number && suffix.chars().all(|c| "eEinumkKMGTP".contains(c)) {
-        "unable to parse quantity's suffix".to_owned()
-    } else {
-        "quantities must match the regular expression \
+    Err(refuse(
+        if is_number && suffix.chars().all(|c| "eEinumkKMGTP".contains(c)) {
+            "unable to parse quantity's suffix".to_owned()
+        } else {
+            "quantities must match the regular expression \
          '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-            .to_owned()
-    }))
+                .to_owned()
+        },
+    ))
 }
 
 fn refuse(message: String) -> DecodeError {
@@ -282,6 +313,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[expect(clippy::needless_pass_by_value, reason = "the cases build it in place")]
     fn pod(spec: Value) -> Value {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec})
     }
@@ -391,7 +423,13 @@ mod tests {
         });
         let unknown = decode(ty, &mut object).unwrap();
         let texts: Vec<String> = unknown.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, ["unknown field \"foo\"", "unknown field \"spec.containers[0].zz\""]);
+        assert_eq!(
+            texts,
+            [
+                "unknown field \"foo\"",
+                "unknown field \"spec.containers[0].zz\""
+            ]
+        );
         assert_eq!(
             object,
             json!({
@@ -417,7 +455,10 @@ mod tests {
         let at = "spec.versions[0].schema.openAPIV3Schema";
         assert_eq!(
             paths,
-            [format!("{at}.additionalProperties.nope"), format!("{at}.properties.a.typ")]
+            [
+                format!("{at}.additionalProperties.nope"),
+                format!("{at}.properties.a.typ")
+            ]
         );
         let kept = &object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["a"];
         assert_eq!(kept["default"], json!({"any": [1]}));

@@ -26,7 +26,11 @@ impl fmt::Display for DuplicateField {
 pub(crate) fn parse_json(bytes: &[u8]) -> Result<(Value, Vec<DuplicateField>), serde_json::Error> {
     let duplicates = RefCell::new(Vec::new());
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let root = Node { parent: None, step: Step::Root, duplicates: &duplicates };
+    let root = Node {
+        parent: None,
+        step: Step::Root,
+        duplicates: &duplicates,
+    };
     let value = root.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok((value, duplicates.into_inner()))
@@ -105,7 +109,11 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut list = Vec::new();
         loop {
             let step = Step::Item(list.len());
-            let node = Node { parent: Some(&self), step, duplicates: self.duplicates };
+            let node = Node {
+                parent: Some(&self),
+                step,
+                duplicates: self.duplicates,
+            };
             match items.next_element_seed(node)? {
                 Some(item) => list.push(item),
                 None => return Ok(Value::Array(list)),
@@ -122,7 +130,9 @@ impl<'de> Visitor<'de> for Node<'_> {
                 duplicates: self.duplicates,
             };
             if map.contains_key(&name) {
-                self.duplicates.borrow_mut().push(DuplicateField { path: node.path() });
+                self.duplicates
+                    .borrow_mut()
+                    .push(DuplicateField { path: node.path() });
             }
             let value = fields.next_value_seed(node)?;
             map.insert(name, value);
@@ -157,9 +167,18 @@ mod tests {
 
     #[test]
     fn values_are_those_of_the_usual_parser() {
-        for text in ["null", "[1,-2,1.5,1e3,true,\"é\\n\",{}]", "18446744073709551615", "\"x\""] {
+        for text in [
+            "null",
+            "[1,-2,1.5,1e3,true,\"é\\n\",{}]",
+            "18446744073709551615",
+            "\"x\"",
+        ] {
             let (value, _) = parse_json(text.as_bytes()).unwrap();
-            assert_eq!(value, serde_json::from_str::<Value>(text).unwrap(), "{text}");
+            assert_eq!(
+                value,
+                serde_json::from_str::<Value>(text).unwrap(),
+                "{text}"
+            );
         }
         for text in ["", "{", "{} {}", "[1,]"] {
             assert!(parse_json(text.as_bytes()).is_err(), "{text}");

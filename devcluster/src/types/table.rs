@@ -96,7 +96,10 @@ impl TypeRef {
 
 /// The type of a built-in kind, e.g. (`apps/v1`, `Deployment`); `None` if it is not in the table.
 pub(crate) fn lookup(api_version: &str, kind: &str) -> Option<TypeRef> {
-    TABLE.kinds.get(&(api_version.to_owned(), kind.to_owned())).copied()
+    TABLE
+        .kinds
+        .get(&(api_version.to_owned(), kind.to_owned()))
+        .copied()
 }
 
 /// The schema of a type by its full name, references given as bare names.
@@ -116,8 +119,11 @@ impl Table {
             Value::Object(types) => types,
             _ => serde_json::Map::new(),
         };
-        let indexes: HashMap<&str, usize> =
-            schemas.keys().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
+        let indexes: HashMap<&str, usize> = schemas
+            .keys()
+            .enumerate()
+            .map(|(index, name)| (name.as_str(), index))
+            .collect();
         let types = schemas
             .iter()
             .map(|(name, schema)| Type {
@@ -135,7 +141,11 @@ impl Table {
                 Some(((text(0)?.to_owned(), text(1)?.to_owned()), TypeRef(index)))
             })
             .collect();
-        Self { kinds, types, schemas }
+        Self {
+            kinds,
+            types,
+            schemas,
+        }
     }
 }
 
@@ -146,15 +156,21 @@ fn read_fields(
 ) -> BTreeMap<String, Field> {
     let required = schema["required"].as_array();
     let is_required = |name: &str| required.is_some_and(|all| all.iter().any(|r| r == name));
-    let Some(properties) = schema["properties"].as_object() else { return BTreeMap::new() };
+    let Some(properties) = schema["properties"].as_object() else {
+        return BTreeMap::new();
+    };
     properties
         .iter()
         .map(|(name, property)| {
-            let strategy = property["x-kubernetes-patch-strategy"].as_str().unwrap_or_default();
+            let strategy = property["x-kubernetes-patch-strategy"]
+                .as_str()
+                .unwrap_or_default();
             let field = Field {
                 shape: read_shape(property, schemas, indexes),
                 required: is_required(name),
-                merge_key: property["x-kubernetes-patch-merge-key"].as_str().map(str::to_owned),
+                merge_key: property["x-kubernetes-patch-merge-key"]
+                    .as_str()
+                    .map(str::to_owned),
                 merges: strategy.split(',').any(|part| part == "merge"),
                 retains_keys: strategy.split(',').any(|part| part == "retainKeys"),
             };
@@ -174,7 +190,9 @@ fn read_shape(
     match schema["type"].as_str() {
         Some("string") => Shape::Text(schema["format"].as_str().unwrap_or_default().to_owned()),
         Some("boolean") => Shape::Bool,
-        Some("integer") => Shape::Integer { is_32_bit: schema["format"] == "int32" },
+        Some("integer") => Shape::Integer {
+            is_32_bit: schema["format"] == "int32",
+        },
         Some("number") => Shape::Number,
         Some("array") => Shape::List(Box::new(read_shape(&schema["items"], schemas, indexes))),
         Some("object") if schema["additionalProperties"].is_object() => {
@@ -190,10 +208,15 @@ fn read_reference(
     schemas: &serde_json::Map<String, Value>,
     indexes: &HashMap<&str, usize>,
 ) -> Shape {
-    let Some(schema) = schemas.get(name) else { return Shape::Any };
+    let Some(schema) = schemas.get(name) else {
+        return Shape::Any;
+    };
     let of_schema_props = || {
         let (package, _) = name.rsplit_once('.')?;
-        indexes.get(format!("{package}.JSONSchemaProps").as_str()).copied().map(TypeRef)
+        indexes
+            .get(format!("{package}.JSONSchemaProps").as_str())
+            .copied()
+            .map(TypeRef)
     };
     match name.rsplit('.').next().unwrap_or_default() {
         "IntOrString" => return Shape::IntOrString,
@@ -206,12 +229,15 @@ fn read_reference(
         }
         _ => {}
     }
-    let is_struct = schema["properties"].as_object().is_some_and(|all| !all.is_empty());
+    let is_struct = schema["properties"]
+        .as_object()
+        .is_some_and(|all| !all.is_empty());
     match (is_struct, indexes.get(name), schema["type"].as_str()) {
         (true, Some(index), _) => Shape::Object(TypeRef(*index)),
         // A type without fields is an object that must be empty, such as a marker.
         (false, Some(index), Some("object"))
-            if schema["additionalProperties"].is_null() && !name.ends_with("FieldsV1")
+            if schema["additionalProperties"].is_null()
+                && !name.ends_with("FieldsV1")
                 && !name.ends_with("RawExtension") =>
         {
             Shape::Object(TypeRef(*index))
@@ -247,7 +273,10 @@ mod tests {
         ];
         for (version, kind) in kinds {
             let ty = lookup(version, kind).unwrap_or_else(|| panic!("{version} {kind}"));
-            assert!(!TABLE.types[ty.0].fields.is_empty() || kind == "Status", "{kind}");
+            assert!(
+                !TABLE.types[ty.0].fields.is_empty() || kind == "Status",
+                "{kind}"
+            );
         }
         for name in TABLE.schemas.keys() {
             assert!(schema_of(name).is_some());
@@ -258,16 +287,26 @@ mod tests {
     #[test]
     fn p3_merge_keys_and_strategies_are_known() {
         let pod = lookup("v1", "Pod").unwrap();
-        let Shape::Object(spec) = pod.field("spec").unwrap().shape else { panic!() };
+        let Shape::Object(spec) = pod.field("spec").unwrap().shape else {
+            panic!()
+        };
         let containers = spec.field("containers").unwrap();
         assert_eq!(containers.merge_key.as_deref(), Some("name"));
         assert!(containers.merges);
         assert_eq!(spec.short_name(), "PodSpec");
         assert!(!spec.field("tolerations").unwrap().merges);
         assert!(spec.field("volumes").unwrap().retains_keys);
-        let Shape::Object(meta) = pod.field("metadata").unwrap().shape else { panic!() };
+        let Shape::Object(meta) = pod.field("metadata").unwrap().shape else {
+            panic!()
+        };
         assert!(meta.field("finalizers").unwrap().merges);
-        assert_eq!(meta.field("ownerReferences").unwrap().merge_key.as_deref(), Some("uid"));
-        assert_eq!(meta.field("creationTimestamp").unwrap().shape, Shape::Text("date-time".into()));
+        assert_eq!(
+            meta.field("ownerReferences").unwrap().merge_key.as_deref(),
+            Some("uid")
+        );
+        assert_eq!(
+            meta.field("creationTimestamp").unwrap().shape,
+            Shape::Text("date-time".into())
+        );
     }
 }

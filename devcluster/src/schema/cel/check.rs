@@ -37,7 +37,11 @@ impl Type {
         if schema.int_or_string {
             return Some(Self::Any);
         }
-        let type_name = if is_root { "object" } else { schema.type_name.as_str() };
+        let type_name = if is_root {
+            "object"
+        } else {
+            schema.type_name.as_str()
+        };
         Some(match type_name {
             "boolean" => Self::Bool,
             "integer" => Self::Int,
@@ -114,14 +118,20 @@ pub(super) fn problems(
     wanted: &Type,
 ) -> Result<(), String> {
     let mut scope = Scope {
-        variables: variables.iter().map(|(name, ty)| ((*name).to_owned(), ty.clone())).collect(),
+        variables: variables
+            .iter()
+            .map(|(name, ty)| ((*name).to_owned(), ty.clone()))
+            .collect(),
     };
     let found = scope.infer(&program.expression().expr)?;
     match (&found, wanted) {
         (Type::Any, _) => Ok(()),
         (found, wanted) if found == wanted => Ok(()),
         (_, Type::Bool) => Err("cel expression must evaluate to a bool".to_owned()),
-        _ => Err(format!("messageExpression must evaluate to a {}", wanted.name())),
+        _ => Err(format!(
+            "messageExpression must evaluate to a {}",
+            wanted.name()
+        )),
     }
 }
 
@@ -176,7 +186,11 @@ impl Scope {
     }
 
     fn variable(&self, name: &str) -> Option<&Type> {
-        self.variables.iter().rev().find(|(known, _)| known == name).map(|(_, ty)| ty)
+        self.variables
+            .iter()
+            .rev()
+            .find(|(known, _)| known == name)
+            .map(|(_, ty)| ty)
     }
 
     fn select(&mut self, select: &SelectExpr) -> Result<Type, String> {
@@ -216,8 +230,10 @@ impl Scope {
             other => other,
         };
         let depth = self.variables.len();
-        self.variables.push((comprehension.accu_var.clone(), accumulator));
-        self.variables.push((comprehension.iter_var.clone(), element));
+        self.variables
+            .push((comprehension.accu_var.clone(), accumulator));
+        self.variables
+            .push((comprehension.iter_var.clone(), element));
         if let Some(second) = &comprehension.iter_var2 {
             self.variables.push((second.clone(), Type::Any));
         }
@@ -297,16 +313,22 @@ impl Scope {
                     || matches!(right, Type::Duration | Type::Timestamp)
                     || left.is_comparable(right);
                 overload(name, &arguments, fits)?;
-                Ok(if left == right { left.clone() } else { Type::Any })
+                Ok(if left == right {
+                    left.clone()
+                } else {
+                    Type::Any
+                })
             }
             (
                 operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO,
                 [left, right],
-            ) => Ok(if left == right && matches!(left, Type::Int | Type::Double) {
-                left.clone()
-            } else {
-                Type::Any
-            }),
+            ) => Ok(
+                if left == right && matches!(left, Type::Int | Type::Double) {
+                    left.clone()
+                } else {
+                    Type::Any
+                },
+            ),
             (operators::NEGATE, [of]) => Ok(of.clone()),
             _ => {
                 known_function(name)?;
@@ -316,7 +338,10 @@ impl Scope {
     }
 
     fn arguments(&mut self, call: &CallExpr) -> Result<Vec<Type>, String> {
-        call.args.iter().map(|argument| self.infer(&argument.expr)).collect()
+        call.args
+            .iter()
+            .map(|argument| self.infer(&argument.expr))
+            .collect()
     }
 }
 
@@ -332,11 +357,15 @@ fn overload(function: &str, arguments: &[Type], fits: bool) -> Result<(), String
 }
 
 fn method(name: &str, target: &Type, arguments: &[Type]) -> Result<Type, String> {
-    let wants_text =
-        matches!(name, "matches" | "startsWith" | "endsWith" | "contains" | "split" | "trim");
+    let wants_text = matches!(
+        name,
+        "matches" | "startsWith" | "endsWith" | "contains" | "split" | "trim"
+    );
     if wants_text {
         let fits = target.is_comparable(&Type::Text)
-            && arguments.iter().all(|a| a.is_comparable(&Type::Text) || *a == Type::Int);
+            && arguments
+                .iter()
+                .all(|a| a.is_comparable(&Type::Text) || *a == Type::Int);
         if !fits {
             let types: Vec<String> = arguments.iter().map(Type::name).collect();
             return Err(format!(
@@ -371,7 +400,9 @@ fn result_of(function: &str) -> Type {
 /// Refuses a function that the evaluator does not have.
 fn known_function(name: &str) -> Result<(), String> {
     let missing = || {
-        Err(format!("compilation failed: undeclared reference to '{name}' (in container '')"))
+        Err(format!(
+            "compilation failed: undeclared reference to '{name}' (in container '')"
+        ))
     };
     let gap = match name {
         "cel.bind" | "sortBy" | "transformList" | "transformMap" => true,
@@ -379,12 +410,19 @@ fn known_function(name: &str) -> Result<(), String> {
         _ => name.starts_with("authorizer"),
     };
     if gap {
-        return Err(format!("compilation failed: '{name}' in this form is not supported here"));
+        return Err(format!(
+            "compilation failed: '{name}' in this form is not supported here"
+        ));
     }
     // The registry of functions cannot be listed; a call without arguments tells.
-    let Ok(probe) = Program::compile(&format!("{name}()")) else { return missing() };
-    match environment::with(|context| probe.execute(context)) {
-        Err(ExecutionError::UndeclaredReference(_)) => missing(),
-        _ => Ok(()),
-    }
+    let Ok(probe) = Program::compile(&format!("{name}()")) else {
+        return missing();
+    };
+    let is_missing = environment::with(|context| {
+        matches!(
+            probe.execute(context),
+            Err(ExecutionError::UndeclaredReference(_))
+        )
+    });
+    if is_missing { missing() } else { Ok(()) }
 }

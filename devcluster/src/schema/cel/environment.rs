@@ -24,6 +24,10 @@ fn build() -> Context<'static> {
 }
 
 /// Size in characters of strings (the library's own counts bytes), in entries of others.
+#[expect(
+    clippy::result_large_err,
+    reason = "the library's signature of functions"
+)]
 fn size(context: &FunctionContext<'_, '_>, This(this): This<Value>) -> Result<i64, ExecutionError> {
     let size = match &this {
         Value::List(items) => items.len(),
@@ -36,9 +40,22 @@ fn size(context: &FunctionContext<'_, '_>, This(this): This<Value>) -> Result<i6
 }
 
 /// Names of types, which `type(x)` gives and which stand in rules as `int`, `string` and so on.
-pub(super) const TYPE_NAMES: [&str; 9] =
-    ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type"];
+pub(super) const TYPE_NAMES: [&str; 9] = [
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "string",
+    "bytes",
+    "list",
+    "map",
+    "null_type",
+];
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the library's signature of functions"
+)]
 fn type_of(value: Value) -> Arc<String> {
     let name = match value {
         Value::Int(_) => "int",

@@ -24,7 +24,19 @@ pub(in crate::schema) fn validate(
 ) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let pair = old.map(|old| (new, old));
-    walk(Node { schema, rules, at, new, old, pair, is_root }, true, &mut errors);
+    walk(
+        Node {
+            schema,
+            rules,
+            at,
+            new,
+            old,
+            pair,
+            is_root,
+        },
+        true,
+        &mut errors,
+    );
     errors
 }
 
@@ -59,23 +71,33 @@ fn walk(node: Node<'_>, is_top: bool, errors: &mut Vec<FieldError>) {
                 let old = former.of(new);
                 let pair = old.map(|old| (new, old)).or(node.pair);
                 let is_root = schema.embedded;
-                walk(Node { schema, rules, at: &at, new, old, pair, is_root }, false, errors);
+                walk(
+                    Node {
+                        schema,
+                        rules,
+                        at: &at,
+                        new,
+                        old,
+                        pair,
+                        is_root,
+                    },
+                    false,
+                    errors,
+                );
             }
         }
         Value::Object(fields) => {
             for (name, new) in fields {
-                let (schema, rules, at) =
-                    match (node.rules.properties.get(name), node.schema.properties.get(name)) {
-                        (Some(rules), Some(schema)) => {
-                            (schema, rules, path::child(node.at, name))
-                        }
-                        _ => match (&node.rules.additional, node.schema.additional_schema()) {
-                            (Some(rules), Some(schema)) => {
-                                (schema, &**rules, path::key(node.at, name))
-                            }
-                            _ => continue,
-                        },
-                    };
+                let (schema, rules, at) = match (
+                    node.rules.properties.get(name),
+                    node.schema.properties.get(name),
+                ) {
+                    (Some(rules), Some(schema)) => (schema, rules, path::child(node.at, name)),
+                    _ => match (&node.rules.additional, node.schema.additional_schema()) {
+                        (Some(rules), Some(schema)) => (schema, &**rules, path::key(node.at, name)),
+                        _ => continue,
+                    },
+                };
                 let old = correlate::field(node.schema, node.old, name);
                 // apiVersion and kind were made equal before, so they prove nothing.
                 let pair = match name.as_str() {
@@ -83,7 +105,19 @@ fn walk(node: Node<'_>, is_top: bool, errors: &mut Vec<FieldError>) {
                     _ => old.map(|old| (new, old)).or(node.pair),
                 };
                 let is_root = schema.embedded;
-                walk(Node { schema, rules, at: &at, new, old, pair, is_root }, false, errors);
+                walk(
+                    Node {
+                        schema,
+                        rules,
+                        at: &at,
+                        new,
+                        old,
+                        pair,
+                        is_root,
+                    },
+                    false,
+                    errors,
+                );
             }
         }
         _ => {}
@@ -119,12 +153,7 @@ fn own_rules(node: Node<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn failure(
-    node: Node<'_>,
-    rule: &Rule,
-    this: &CelValue,
-    former: Option<CelValue>,
-) -> FieldError {
+fn failure(node: Node<'_>, rule: &Rule, this: &CelValue, former: Option<CelValue>) -> FieldError {
     // The real server's text of a duplicate has no room for a message.
     if rule.kind == ErrorKind::Duplicate {
         return FieldError::new(rule.kind, reported_field(node, rule), shown_value(node), "");
@@ -134,7 +163,12 @@ fn failure(
         .as_ref()
         .and_then(|program| evaluated_message(program, this, former))
         .unwrap_or_else(|| rule.message.clone());
-    FieldError::new(rule.kind, reported_field(node, rule), shown_value(node), detail)
+    FieldError::new(
+        rule.kind,
+        reported_field(node, rule),
+        shown_value(node),
+        detail,
+    )
 }
 
 fn reported_field(node: Node<'_>, rule: &Rule) -> String {
@@ -207,7 +241,7 @@ fn run(
     program: &Program,
     this: &CelValue,
     old_self: Option<CelValue>,
-) -> Result<CelValue, ExecutionError> {
+) -> Result<CelValue, Box<ExecutionError>> {
     environment::with(|base| {
         let mut context = base.new_inner_scope();
         for name in environment::TYPE_NAMES {
@@ -217,6 +251,6 @@ fn run(
         if let Some(old) = old_self {
             context.add_variable_from_value("oldSelf", old);
         }
-        program.execute(&context)
+        program.execute(&context).map_err(Box::new)
     })
 }

@@ -77,9 +77,18 @@ mod tests {
             "a": {"type": "object", "properties": {"b.c": {"type": "string"}}},
             "m": {"type": "object", "additionalProperties": {"type": "string"}},
         }}));
-        let good = [(".a", "a"), (".a['b.c']", "a.b.c"), (".m.k", "m[k]"), (".m['k']", "m[k]")];
+        let good = [
+            (".a", "a"),
+            (".a['b.c']", "a.b.c"),
+            (".m.k", "m[k]"),
+            (".m['k']", "m[k]"),
+        ];
         for (source, normalized) in good {
-            assert_eq!(normalize(source, &schema).as_deref(), Ok(normalized), "{source}");
+            assert_eq!(
+                normalize(source, &schema).as_deref(),
+                Ok(normalized),
+                "{source}"
+            );
         }
         for bad in ["a", ".nope", ".a.b", ".a[0]", ".a['b.c", "."] {
             assert!(normalize(bad, &schema).is_err(), "{bad}");

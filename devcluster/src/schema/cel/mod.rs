@@ -101,7 +101,11 @@ impl Rules {
     }
 
     fn into_option(self) -> Option<Box<Self>> {
-        if self.is_empty() { None } else { Some(Box::new(self)) }
+        if self.is_empty() {
+            None
+        } else {
+            Some(Box::new(self))
+        }
     }
 }
 
@@ -125,19 +129,17 @@ fn compile_own(
     for (index, source) in schema.rules.iter().enumerate() {
         let at = path::index(&at, index);
         match compile_rule(schema, source, &self_type) {
-            Ok(Some(rule)) => {
-                match uncorrelated {
-                    Some(list) if rule.uses_old_self => errors.push(FieldError::invalid(
-                        path::child(&at, "rule"),
-                        source.rule.as_str(),
-                        format!(
-                            "oldSelf cannot be used on the uncorrelatable portion of the schema \
+            Ok(Some(rule)) => match uncorrelated {
+                Some(list) if rule.uses_old_self => errors.push(FieldError::invalid(
+                    path::child(&at, "rule"),
+                    source.rule.as_str(),
+                    format!(
+                        "oldSelf cannot be used on the uncorrelatable portion of the schema \
                              within {list}"
-                        ),
-                    )),
-                    _ => compiled.push(rule),
-                }
-            }
+                    ),
+                )),
+                _ => compiled.push(rule),
+            },
             // An empty rule is reported as missing where the definition is checked.
             Ok(None) => {}
             Err(Fault::Rule(detail)) => errors.push(refused(&at, "rule", source, &detail)),
@@ -258,5 +260,10 @@ fn refused(at: &str, part: &str, source: &RuleSource, detail: &str) -> FieldErro
         Value::from(source.optional_old_self),
     );
     let field = path::child(at, part);
-    FieldError::new(ErrorKind::Invalid, field, None, format!("{shown}: {detail}"))
+    FieldError::new(
+        ErrorKind::Invalid,
+        field,
+        None,
+        format!("{shown}: {detail}"),
+    )
 }

@@ -43,8 +43,27 @@ pub(super) fn escape(name: &str) -> Option<String> {
 }
 
 const RESERVED: [&str; 21] = [
-    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function",
-    "if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while",
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
 ];
 
 /// `value` under its schema; `is_root` makes apiVersion, kind and the object's name visible.
@@ -56,7 +75,10 @@ pub(super) fn convert(schema: &Schema, value: &Value, is_root: bool) -> CelValue
         Value::String(text) => convert_text(schema, text),
         Value::Array(items) => {
             let items: Vec<CelValue> = match schema.items.as_deref() {
-                Some(of) => items.iter().map(|item| convert(of, item, of.embedded)).collect(),
+                Some(of) => items
+                    .iter()
+                    .map(|item| convert(of, item, of.embedded))
+                    .collect(),
                 None => Vec::new(),
             };
             CelValue::List(Arc::new(items))
@@ -98,7 +120,11 @@ fn key(name: &str) -> Key {
 }
 
 fn insert_type_and_name(map: &mut HashMap<Key, CelValue>, object: &Value) {
-    let text = |value: &Value| value.as_str().map(|s| CelValue::String(Arc::new(s.to_owned())));
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .map(|s| CelValue::String(Arc::new(s.to_owned())))
+    };
     for name in ["apiVersion", "kind"] {
         if let Some(value) = object.get(name).and_then(text) {
             map.insert(key(name), value);
@@ -109,7 +135,12 @@ fn insert_type_and_name(map: &mut HashMap<Key, CelValue>, object: &Value) {
             .into_iter()
             .filter_map(|name| Some((key(name), metadata.get(name).and_then(text)?)))
             .collect();
-        map.insert(key("metadata"), CelValue::Map(Map { map: Arc::new(names) }));
+        map.insert(
+            key("metadata"),
+            CelValue::Map(Map {
+                map: Arc::new(names),
+            }),
+        );
     }
 }
 
@@ -124,7 +155,10 @@ fn convert_number(schema: &Schema, number: &Number) -> CelValue {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "out of range saturates, as intended")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "out of range saturates, as intended"
+)]
 fn whole(float: f64) -> i64 {
     float as i64
 }

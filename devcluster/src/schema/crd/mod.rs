@@ -18,14 +18,23 @@ pub(crate) fn apply_defaults(definition: &mut Value) {
         .find(|version| version["storage"] == true)
         .and_then(|version| version["name"].as_str())
         .map(str::to_owned);
-    let Some(spec) = definition.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let Some(spec) = definition.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     if spec.get("conversion").is_none_or(Value::is_null) {
         spec.insert("conversion".to_owned(), json!({"strategy": "None"}));
     }
     if let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) {
-        let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let kind = names
+            .get("kind")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let missing = |names: &serde_json::Map<String, Value>, key: &str| {
-            names.get(key).and_then(Value::as_str).is_none_or(str::is_empty)
+            names
+                .get(key)
+                .and_then(Value::as_str)
+                .is_none_or(str::is_empty)
         };
         if !kind.is_empty() && missing(names, "singular") {
             names.insert("singular".to_owned(), kind.to_lowercase().into());
@@ -34,7 +43,9 @@ pub(crate) fn apply_defaults(definition: &mut Value) {
             names.insert("listKind".to_owned(), format!("{kind}List").into());
         }
     }
-    let stored = definition.pointer("/status/storedVersions").and_then(Value::as_array);
+    let stored = definition
+        .pointer("/status/storedVersions")
+        .and_then(Value::as_array);
     if stored.is_none_or(Vec::is_empty)
         && let Some(storage) = storage
         && let Some(definition) = definition.as_object_mut()
@@ -57,7 +68,11 @@ pub(crate) fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if let Some(old) = old {
         immutable(new, old, &mut errors);
     }
-    names_syntax(&new["status"]["acceptedNames"], "status.acceptedNames", &mut errors);
+    names_syntax(
+        &new["status"]["acceptedNames"],
+        "status.acceptedNames",
+        &mut errors,
+    );
     stored_versions(new, &mut errors);
     approval(new, old, &mut errors);
     if new["spec"]["preserveUnknownFields"] == true {
@@ -108,10 +123,18 @@ fn spec(definition: &Value, errors: &mut Vec<FieldError>) {
         let detail = "should be a domain with at least one dot";
         errors.push(FieldError::invalid("spec.group", group, detail));
     }
-    one_of("spec.scope", text(spec, "scope"), &["Cluster", "Namespaced"], errors);
+    one_of(
+        "spec.scope",
+        text(spec, "scope"),
+        &["Cluster", "Namespaced"],
+        errors,
+    );
 
     for (index, version) in versions.iter().enumerate() {
-        if version.pointer("/schema/openAPIV3Schema").is_none_or(Value::is_null) {
+        if version
+            .pointer("/schema/openAPIV3Schema")
+            .is_none_or(Value::is_null)
+        {
             let at = format!("spec.versions[{index}].schema.openAPIV3Schema");
             errors.push(FieldError::required(at, ""));
         }
@@ -159,24 +182,44 @@ fn version_set(versions: &[Value], placement: &Placement, errors: &mut Vec<Field
     let shown = || version::internal_form(versions, placement);
     let mut refuse = |detail: &str| {
         let detail = format!("{}: {detail}", shown());
-        errors.push(FieldError::new(super::ErrorKind::Invalid, "spec.versions", None, detail));
+        errors.push(FieldError::new(
+            super::ErrorKind::Invalid,
+            "spec.versions",
+            None,
+            detail,
+        ));
     };
-    let unique: HashSet<&str> = versions.iter().map(|version| text(version, "name")).collect();
+    let unique: HashSet<&str> = versions
+        .iter()
+        .map(|version| text(version, "name"))
+        .collect();
     if unique.len() != versions.len() {
         refuse("must contain unique version names");
     }
-    if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
+    if versions
+        .iter()
+        .filter(|version| version["storage"] == true)
+        .count()
+        != 1
+    {
         refuse("must have exactly one version marked as storage version");
     }
 }
 
 fn names_syntax(names: &Value, at: &str, errors: &mut Vec<FieldError>) {
     let label = |value: &str| names::dns_1035_label_problems(value).join(",");
-    for (key, mixed_case) in
-        [("plural", false), ("singular", false), ("kind", true), ("listKind", true)]
-    {
+    for (key, mixed_case) in [
+        ("plural", false),
+        ("singular", false),
+        ("kind", true),
+        ("listKind", true),
+    ] {
         let value = text(names, key);
-        let problems = label(&if mixed_case { value.to_lowercase() } else { value.to_owned() });
+        let problems = label(&if mixed_case {
+            value.to_lowercase()
+        } else {
+            value.to_owned()
+        });
         if value.is_empty() || problems.is_empty() {
             continue;
         }
@@ -202,7 +245,11 @@ fn names_syntax(names: &Value, at: &str, errors: &mut Vec<FieldError>) {
     let kind = text(names, "kind");
     if !kind.is_empty() && kind == text(names, "listKind") {
         let detail = "kind and listKind may not be the same";
-        errors.push(FieldError::invalid(path::child(at, "listKind"), kind, detail));
+        errors.push(FieldError::invalid(
+            path::child(at, "listKind"),
+            kind,
+            detail,
+        ));
     }
 }
 
@@ -212,17 +259,30 @@ fn conversion(conversion: &Value, errors: &mut Vec<FieldError>) {
     }
     let at = "spec.conversion";
     let strategy = text(conversion, "strategy");
-    one_of(&path::child(at, "strategy"), strategy, &["None", "Webhook"], errors);
+    one_of(
+        &path::child(at, "strategy"),
+        strategy,
+        &["None", "Webhook"],
+        errors,
+    );
     let webhook = &conversion["webhook"];
     let config = &webhook["clientConfig"];
-    let reviews = webhook["conversionReviewVersions"].as_array().map_or(0, Vec::len);
+    let reviews = webhook["conversionReviewVersions"]
+        .as_array()
+        .map_or(0, Vec::len);
     if strategy == "Webhook" {
         if config.is_null() {
             let detail = "required when strategy is set to Webhook";
-            errors.push(FieldError::required(path::child(at, "webhookClientConfig"), detail));
+            errors.push(FieldError::required(
+                path::child(at, "webhookClientConfig"),
+                detail,
+            ));
         }
         if reviews == 0 {
-            errors.push(FieldError::required(path::child(at, "conversionReviewVersions"), ""));
+            errors.push(FieldError::required(
+                path::child(at, "conversionReviewVersions"),
+                "",
+            ));
         }
         if !config.is_null() && reviews > 0 {
             errors.push(FieldError::forbidden(
@@ -234,10 +294,16 @@ fn conversion(conversion: &Value, errors: &mut Vec<FieldError>) {
     }
     let detail = "should not be set when strategy is not set to Webhook";
     if !config.is_null() {
-        errors.push(FieldError::forbidden(path::child(at, "webhookClientConfig"), detail));
+        errors.push(FieldError::forbidden(
+            path::child(at, "webhookClientConfig"),
+            detail,
+        ));
     }
     if reviews > 0 {
-        errors.push(FieldError::forbidden(path::child(at, "conversionReviewVersions"), detail));
+        errors.push(FieldError::forbidden(
+            path::child(at, "conversionReviewVersions"),
+            detail,
+        ));
     }
 }
 
@@ -249,7 +315,10 @@ fn immutable(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
         .any(|c| c["type"] == "Established" && c["status"] == "True");
     let always = ["/group", "/names/plural"];
     let once_established = ["/scope", "/names/kind"];
-    let fixed = once_established.iter().filter(|_| established).chain(&always);
+    let fixed = once_established
+        .iter()
+        .filter(|_| established)
+        .chain(&always);
     for pointer in fixed {
         let (was, is) = (old["spec"].pointer(pointer), new["spec"].pointer(pointer));
         if was != is {
@@ -263,8 +332,12 @@ fn immutable(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
 fn stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
     let at = "status.storedVersions";
     let stored = &definition["status"]["storedVersions"];
-    let names: Vec<&str> =
-        stored.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let names: Vec<&str> = stored
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     if names.is_empty() {
         let detail = "must have at least one stored version";
         errors.push(FieldError::invalid(at, stored.clone(), detail));
@@ -278,8 +351,15 @@ fn stored_versions(definition: &Value, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(at, stored.clone(), detail));
         }
     }
-    let known: BTreeSet<&str> = versions.iter().map(|version| text(version, "name")).collect();
-    for (index, name) in names.iter().enumerate().filter(|(_, name)| !known.contains(*name)) {
+    let known: BTreeSet<&str> = versions
+        .iter()
+        .map(|version| text(version, "name"))
+        .collect();
+    for (index, name) in names
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| !known.contains(*name))
+    {
         errors.push(FieldError::invalid(
             path::index(at, index),
             *name,
@@ -301,8 +381,11 @@ fn approval(new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let is_protected = ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|domain| group == *domain || group.ends_with(&format!(".{domain}")));
-    let annotation = |definition: &Value| text(&definition["metadata"]["annotations"], APPROVAL).to_owned();
-    if !is_protected || old.is_some_and(|old| approves(&annotation(old)) == approves(&annotation(new))) {
+    let annotation =
+        |definition: &Value| text(&definition["metadata"]["annotations"], APPROVAL).to_owned();
+    if !is_protected
+        || old.is_some_and(|old| approves(&annotation(old)) == approves(&annotation(new)))
+    {
         return;
     }
     let value = annotation(new);

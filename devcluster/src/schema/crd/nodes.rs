@@ -31,7 +31,10 @@ const ROOT_KEYWORDS: [(&str, &str); 22] = [
     ("properties", "Properties"),
     ("externalDocs", "ExternalDocs"),
     ("example", "Example"),
-    ("x-kubernetes-preserve-unknown-fields", "XPreserveUnknownFields"),
+    (
+        "x-kubernetes-preserve-unknown-fields",
+        "XPreserveUnknownFields",
+    ),
     ("x-kubernetes-validations", "XValidations"),
 ];
 
@@ -50,7 +53,10 @@ pub(super) fn root_beside_status(schema: &Value, at: &str, errors: &mut Vec<Fiel
     let allowed = |keyword: &str| ROOT_KEYWORDS.iter().any(|(known, _)| *known == keyword);
     let is_set = |value: &Value| !(value.is_null() || *value == json!(false));
     let fields = schema.as_object().into_iter().flatten();
-    if fields.filter(|(_, value)| is_set(value)).any(|(keyword, _)| !allowed(keyword)) {
+    if fields
+        .filter(|(_, value)| is_set(value))
+        .any(|(keyword, _)| !allowed(keyword))
+    {
         let names: Vec<&str> = ROOT_KEYWORDS.iter().map(|(_, name)| *name).collect();
         let detail = format!(
             "only [{}] fields are allowed at the root of the schema if the status subresource is \
@@ -72,7 +78,10 @@ struct Place<'a> {
 
 /// Checks the root and every node below it.
 pub(super) fn check(schema: &Value, at: &str, errors: &mut Vec<FieldError>) {
-    let place = Place { is_root: true, ..Place::default() };
+    let place = Place {
+        is_root: true,
+        ..Place::default()
+    };
     if let Some(schema) = schema.as_object() {
         node(schema, at, place, errors);
     }
@@ -89,7 +98,11 @@ fn node(schema: &Map<String, Value>, at: &str, place: Place<'_>, errors: &mut Ve
     children(schema, at, place, errors);
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(false)) {
         let field = path::child(at, "x-kubernetes-preserve-unknown-fields");
-        errors.push(FieldError::invalid(field, false, "must be true or undefined"));
+        errors.push(FieldError::invalid(
+            field,
+            false,
+            "must be true or undefined",
+        ));
     }
     collection_types(schema, at, errors);
     list_map_keys(schema, at, errors);
@@ -104,9 +117,16 @@ fn unsupported(
     place: Place<'_>,
     errors: &mut Vec<FieldError>,
 ) {
-    let type_name = schema.get("type").and_then(Value::as_str).unwrap_or_default();
+    let type_name = schema
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if !type_name.is_empty() && !TYPES.contains(&type_name) {
-        errors.push(FieldError::not_supported(path::child(at, "type"), type_name, &TYPES));
+        errors.push(FieldError::not_supported(
+            path::child(at, "type"),
+            type_name,
+            &TYPES,
+        ));
     }
     if let Some(reason) = place.no_default
         && schema.get("default").is_some_and(|value| !value.is_null())
@@ -114,8 +134,14 @@ fn unsupported(
         let detail = format!("must not be set {reason}");
         errors.push(FieldError::forbidden(path::child(at, "default"), detail));
     }
-    let unknown =
-        ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"];
+    let unknown = [
+        "id",
+        "additionalItems",
+        "patternProperties",
+        "definitions",
+        "dependencies",
+        "$ref",
+    ];
     for keyword in unknown {
         if schema.get(keyword).is_some_and(|value| !value.is_null()) {
             let detail = format!("{keyword} is not supported");
@@ -140,13 +166,11 @@ fn unsupported(
     }
 }
 
-fn children(
-    schema: &Map<String, Value>,
-    at: &str,
-    place: Place<'_>,
-    errors: &mut Vec<FieldError>,
-) {
-    let below = Place { is_root: false, ..place };
+fn children(schema: &Map<String, Value>, at: &str, place: Place<'_>, errors: &mut Vec<FieldError>) {
+    let below = Place {
+        is_root: false,
+        ..place
+    };
     let properties = schema.get("properties").and_then(Value::as_object);
     if let Some(additional) = schema.get("additionalProperties") {
         let at = path::child(at, "additionalProperties");
@@ -159,17 +183,18 @@ fn children(
         if let Some(of) = additional.as_object() {
             let mut place = below;
             if place.in_metadata {
-                place.no_default =
-                    Some("inside additionalProperties applying to object metadata");
+                place.no_default = Some("inside additionalProperties applying to object metadata");
             }
             node(of, &at, place, errors);
         }
     }
     let place_is_root = place.is_root;
-    let is_resource = place_is_root
-        || schema.get("x-kubernetes-embedded-resource") == Some(&json!(true));
+    let is_resource =
+        place_is_root || schema.get("x-kubernetes-embedded-resource") == Some(&json!(true));
     for (name, property) in properties.into_iter().flatten() {
-        let Some(property) = property.as_object() else { continue };
+        let Some(property) = property.as_object() else {
+            continue;
+        };
         let mut place = below;
         let reason = format!("in top-level {name}");
         if is_resource && matches!(name.as_str(), "metadata" | "kind" | "apiVersion") {
@@ -187,7 +212,12 @@ fn children(
         let all = schema.get(keyword).and_then(Value::as_array);
         for (index, nested) in all.into_iter().flatten().enumerate() {
             if let Some(nested) = nested.as_object() {
-                node(nested, &path::index(&path::child(at, keyword), index), below, errors);
+                node(
+                    nested,
+                    &path::index(&path::child(at, keyword), index),
+                    below,
+                    errors,
+                );
             }
         }
     }
@@ -197,13 +227,18 @@ fn children(
 }
 
 fn collection_types(schema: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>) {
-    let type_name = schema.get("type").and_then(Value::as_str).unwrap_or_default();
+    let type_name = schema
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let kinds: [(&str, &str, &[&str]); 2] = [
         ("x-kubernetes-map-type", "object", &["atomic", "granular"]),
         ("x-kubernetes-list-type", "array", &["atomic", "set", "map"]),
     ];
     for (keyword, wanted, allowed) in kinds {
-        let Some(value) = schema.get(keyword).and_then(Value::as_str) else { continue };
+        let Some(value) = schema.get(keyword).and_then(Value::as_str) else {
+            continue;
+        };
         if type_name != wanted {
             let field = path::child(at, "type");
             let detail = format!("must be {wanted} if {keyword} is specified");
@@ -216,7 +251,11 @@ fn collection_types(schema: &Map<String, Value>, at: &str, errors: &mut Vec<Fiel
             set_items(schema.get("items").unwrap_or(&Value::Null), at, errors);
         }
         if !allowed.contains(&value) {
-            errors.push(FieldError::not_supported(path::child(at, keyword), value, allowed));
+            errors.push(FieldError::not_supported(
+                path::child(at, keyword),
+                value,
+                allowed,
+            ));
         }
     }
 }
@@ -240,9 +279,16 @@ fn set_items(items: &Value, at: &str, errors: &mut Vec<FieldError>) {
 
 fn list_map_keys(schema: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>) {
     let list_type = schema.get("x-kubernetes-list-type").and_then(Value::as_str);
-    let keys_value = schema.get("x-kubernetes-list-map-keys").cloned().unwrap_or(json!([]));
-    let keys: Vec<&str> =
-        keys_value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let keys_value = schema
+        .get("x-kubernetes-list-map-keys")
+        .cloned()
+        .unwrap_or(json!([]));
+    let keys: Vec<&str> = keys_value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     if !keys.is_empty() && list_type != Some("map") {
         let field = path::child(at, "x-kubernetes-list-type");
         let detail = "must be map if x-kubernetes-list-map-keys is non-empty";
@@ -271,15 +317,22 @@ fn list_map_keys(schema: &Map<String, Value>, at: &str, errors: &mut Vec<FieldEr
             Some(items) => key_properties(&keys, &keys_value, items, at, &at_keys, errors),
         }
     }
-    let (Some(list_type @ ("set" | "map")), Some(items)) = (list_type, items) else { return };
+    let (Some(list_type @ ("set" | "map")), Some(items)) = (list_type, items) else {
+        return;
+    };
     if items["nullable"] == true {
         let detail = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
-        errors.push(FieldError::forbidden(format!("{at}.items.nullable"), detail));
+        errors.push(FieldError::forbidden(
+            format!("{at}.items.nullable"),
+            detail,
+        ));
     }
     if list_type == "map" {
         let required = items["required"].as_array();
         for key in keys {
-            let Some(property) = items["properties"].get(key) else { continue };
+            let Some(property) = items["properties"].get(key) else {
+                continue;
+            };
             let at = property_path(&path::child(at, "items"), key);
             let is_required = required.is_some_and(|all| all.iter().any(|name| name == key));
             if !is_required && property["default"].is_null() {
@@ -338,8 +391,12 @@ const REASONS: [&str; 4] = [
 ];
 
 fn rules(schema: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>) {
-    let rules = schema.get("x-kubernetes-validations").and_then(Value::as_array);
-    let Some(rules) = rules.filter(|rules| !rules.is_empty()) else { return };
+    let rules = schema
+        .get("x-kubernetes-validations")
+        .and_then(Value::as_array);
+    let Some(rules) = rules.filter(|rules| !rules.is_empty()) else {
+        return;
+    };
     let parsed = Schema::parse(&Value::Object(schema.clone()));
     for (index, rule) in rules.iter().enumerate() {
         let at = path::index(&path::child(at, "x-kubernetes-validations"), index);
@@ -347,13 +404,24 @@ fn rules(schema: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>) {
         let message = text(rule, "message");
         let breaks = |text: &str| text.contains(['\n', '\r']);
         if source.is_empty() {
-            errors.push(FieldError::required(path::child(&at, "rule"), "rule is not specified"));
+            errors.push(FieldError::required(
+                path::child(&at, "rule"),
+                "rule is not specified",
+            ));
         } else if !message.is_empty() && message.trim().is_empty() {
             let field = path::child(&at, "message");
-            errors.push(FieldError::invalid(field, message, "must be non-empty if specified"));
+            errors.push(FieldError::invalid(
+                field,
+                message,
+                "must be non-empty if specified",
+            ));
         } else if breaks(message.trim()) {
             let field = path::child(&at, "message");
-            errors.push(FieldError::invalid(field, message, "must not contain line breaks"));
+            errors.push(FieldError::invalid(
+                field,
+                message,
+                "must not contain line breaks",
+            ));
         } else if breaks(source) && message.is_empty() {
             errors.push(FieldError::required(
                 path::child(&at, "message"),
@@ -368,7 +436,11 @@ fn rules(schema: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>) {
             ));
         }
         if let Some(reason) = rule["reason"].as_str().filter(|r| !REASONS.contains(r)) {
-            errors.push(FieldError::not_supported(path::child(&at, "reason"), reason, &REASONS));
+            errors.push(FieldError::not_supported(
+                path::child(&at, "reason"),
+                reason,
+                &REASONS,
+            ));
         }
         let field_path = text(rule, "fieldPath");
         let field = path::child(&at, "fieldPath");
@@ -381,7 +453,11 @@ fn rules(schema: &Map<String, Value>, at: &str, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(&field, field_path, detail));
         }
         if !field_path.is_empty() && !cel::is_field_path(field_path, &parsed) {
-            errors.push(FieldError::invalid(&field, field_path, "must be a valid path"));
+            errors.push(FieldError::invalid(
+                &field,
+                field_path,
+                "must be a valid path",
+            ));
         }
     }
 }

@@ -25,7 +25,9 @@ impl Placement {
         let shared = |key: &str| {
             versions.first().is_some_and(|first| {
                 let value = first.get(key).unwrap_or(&Value::Null);
-                versions.iter().all(|version| version.get(key).unwrap_or(&Value::Null) == value)
+                versions
+                    .iter()
+                    .all(|version| version.get(key).unwrap_or(&Value::Null) == value)
             })
         };
         Self {
@@ -44,7 +46,9 @@ impl Placement {
 
 /// Checks what only the version itself can hold.
 pub(super) fn own(version: &Value, at: &str, errors: &mut Vec<FieldError>) {
-    let Some(warning) = version.get("deprecationWarning").and_then(Value::as_str) else { return };
+    let Some(warning) = version.get("deprecationWarning").and_then(Value::as_str) else {
+        return;
+    };
     let field = path::child(at, "deprecationWarning");
     let mut refuse = |detail: &str| errors.push(FieldError::invalid(&field, warning, detail));
     if version["deprecated"] != true {
@@ -78,10 +82,17 @@ pub(super) fn parts(
         (true, _) => None,
         (false, _) => Some(path::child(&own, below)),
     };
-    let source = version.pointer("/schema/openAPIV3Schema").filter(|schema| !schema.is_null());
+    let source = version
+        .pointer("/schema/openAPIV3Schema")
+        .filter(|schema| !schema.is_null());
     if let (Some(at), Some(source)) = (place(placement.schema, "validation", "schema"), source) {
         let has_status = !version["subresources"]["status"].is_null();
-        schema(source, &path::child(&at, "openAPIV3Schema"), has_status, errors);
+        schema(
+            source,
+            &path::child(&at, "openAPIV3Schema"),
+            has_status,
+            errors,
+        );
     }
     if let Some(at) = place(placement.subresources, "subresources", "subresources") {
         scale(&version["subresources"]["scale"], &at, errors);
@@ -105,7 +116,10 @@ fn schema(source: &Value, at: &str, has_status: bool, errors: &mut Vec<FieldErro
     }
     if source["nullable"] == true {
         let field = path::child(at, "nullable");
-        errors.push(FieldError::forbidden(field, "nullable cannot be true at the root"));
+        errors.push(FieldError::forbidden(
+            field,
+            "nullable cannot be true at the root",
+        ));
     }
     let compiled = CompiledSchema::compile(source, at);
     let mut found = Vec::new();
@@ -114,7 +128,9 @@ fn schema(source: &Value, at: &str, has_status: bool, errors: &mut Vec<FieldErro
         Ok(_) => errors.extend(found),
         // Rules are judged on schemas that are sound, so their errors give way to others.
         Err(faults) => {
-            let rules_only = faults.iter().all(|fault| fault.field.contains("x-kubernetes-val"));
+            let rules_only = faults
+                .iter()
+                .all(|fault| fault.field.contains("x-kubernetes-val"));
             if !rules_only {
                 errors.extend(faults);
                 errors.extend(found);
@@ -133,8 +149,18 @@ fn scale(scale: &Value, at: &str, errors: &mut Vec<FieldError>) {
     }
     let at = format!("{at}.scale");
     let paths = [
-        ("specReplicasPath", &[".spec."][..], "should be a json path under .spec", true),
-        ("statusReplicasPath", &[".status."][..], "should be a json path under .status", true),
+        (
+            "specReplicasPath",
+            &[".spec."][..],
+            "should be a json path under .spec",
+            true,
+        ),
+        (
+            "statusReplicasPath",
+            &[".status."][..],
+            "should be a json path under .status",
+            true,
+        ),
         (
             "labelSelectorPath",
             &[".spec.", ".status."][..],
@@ -159,8 +185,16 @@ fn scale(scale: &Value, at: &str, errors: &mut Vec<FieldError>) {
 }
 
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-const COLUMN_FORMATS: [&str; 8] =
-    ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+const COLUMN_FORMATS: [&str; 8] = [
+    "byte",
+    "date",
+    "date-time",
+    "double",
+    "float",
+    "int32",
+    "int64",
+    "password",
+];
 
 fn printer_column(column: &Value, at: &str, errors: &mut Vec<FieldError>) {
     if text(column, "name").is_empty() {
@@ -175,7 +209,11 @@ fn printer_column(column: &Value, at: &str, errors: &mut Vec<FieldError>) {
     let format = text(column, "format");
     if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
         let detail = format!("must be one of {}", COLUMN_FORMATS.join(","));
-        errors.push(FieldError::invalid(path::child(at, "format"), format, detail));
+        errors.push(FieldError::invalid(
+            path::child(at, "format"),
+            format,
+            detail,
+        ));
     }
     let field = path::child(at, "JSONPath");
     match text(column, "jsonPath") {
@@ -208,7 +246,9 @@ fn selectable_fields(fields: &Value, schema: &Schema, at: &str, errors: &mut Vec
                 continue;
             }
         };
-        let found = names.iter().try_fold(schema, |schema, name| schema.properties.get(*name));
+        let found = names
+            .iter()
+            .try_fold(schema, |schema, name| schema.properties.get(*name));
         let Some(found) = found else {
             let detail = "is an invalid path: does not refer to a valid field";
             errors.push(FieldError::invalid(at, source, detail));
@@ -248,7 +288,11 @@ fn field_names(source: &str) -> Result<Vec<&str>, String> {
 pub(super) fn internal_form(versions: &[Value], placement: &Placement) -> String {
     let quoted = |value: &Value| value.to_string();
     let part = |shared: bool, version: &Value, key: &str| {
-        if shared { Value::Null } else { version.get(key).cloned().unwrap_or(json!(null)) }
+        if shared {
+            Value::Null
+        } else {
+            version.get(key).cloned().unwrap_or(json!(null))
+        }
     };
     let shown: Vec<String> = versions
         .iter()
