@@ -40,7 +40,10 @@ const SOURCES: [(&str, &[&str]); 10] = [
     ("apis__coordination.k8s.io__v1", &["Lease"]),
     ("apis__events.k8s.io__v1", &["Event"]),
     ("apis__rbac.authorization.k8s.io__v1", &[]),
-    ("apis__apiextensions.k8s.io__v1", &["CustomResourceDefinition"]),
+    (
+        "apis__apiextensions.k8s.io__v1",
+        &["CustomResourceDefinition"],
+    ),
     ("apis__authentication.k8s.io__v1", &[]),
     ("apis__authorization.k8s.io__v1", &[]),
     ("apis__policy__v1", &["Eviction", "PodDisruptionBudget"]),
@@ -48,8 +51,14 @@ const SOURCES: [(&str, &[&str]); 10] = [
 ];
 
 /// Types that requests and answers of every group use.
-const SHARED: [&str; 6] =
-    ["DeleteOptions", "Status", "WatchEvent", "Scale", "TokenRequest", "Eviction"];
+const SHARED: [&str; 6] = [
+    "DeleteOptions",
+    "Status",
+    "WatchEvent",
+    "Scale",
+    "TokenRequest",
+    "Eviction",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = env::args().skip(1);
@@ -62,7 +71,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (document, listed) in SOURCES {
         let file = Path::new(&source).join(format!("{document}_openapi.json"));
         let document: Value = serde_json::from_slice(&fs::read(file)?)?;
-        let schemas = document["components"]["schemas"].as_object().ok_or("no schemas")?;
+        let schemas = document["components"]["schemas"]
+            .as_object()
+            .ok_or("no schemas")?;
         for (name, schema) in schemas {
             known.insert(name.clone(), schema.clone());
             let Some(marks) = schema["x-kubernetes-group-version-kind"].as_array() else {
@@ -79,8 +90,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 {
                     continue;
                 }
-                let api_version =
-                    if group.is_empty() { version } else { format!("{group}/{version}") };
+                let api_version = if group.is_empty() {
+                    version
+                } else {
+                    format!("{group}/{version}")
+                };
                 kinds.insert((api_version, kind), name.clone());
                 wanted.insert(name.clone());
             }
@@ -91,7 +105,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if table.contains_key(&name) {
             continue;
         }
-        let mut schema = known.get(&name).ok_or_else(|| format!("no schema {name}"))?.clone();
+        let mut schema = known
+            .get(&name)
+            .ok_or_else(|| format!("no schema {name}"))?
+            .clone();
         let mut references = BTreeSet::new();
         compact(&mut schema, &mut references);
         wanted.extend(references);
@@ -102,8 +119,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map(|((api_version, kind), name)| json!([api_version, kind, name]))
         .collect();
     // One type a line keeps changes readable.
-    let types: Vec<String> =
-        table.iter().map(|(name, schema)| format!("{}:{schema}", json!(name))).collect();
+    let types: Vec<String> = table
+        .iter()
+        .map(|(name, schema)| format!("{}:{schema}", json!(name)))
+        .collect();
     let kinds: Vec<String> = kinds.iter().map(Value::to_string).collect();
     let text = format!(
         "{{\"kinds\":[\n{}\n],\"types\":{{\n{}\n}}}}\n",

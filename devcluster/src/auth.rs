@@ -4,11 +4,17 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, header};
 use ring::{
     rand::{SecureRandom as _, SystemRandom},
-    signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey},
+    signature::{
+        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _,
+        UnparsedPublicKey,
+    },
 };
 use serde_json::{Value, json};
 
-use crate::{clock::Clock, error::{ApiError, ApiResult}};
+use crate::{
+    clock::Clock,
+    error::{ApiError, ApiResult},
+};
 
 /// Issuer and only audience of service account tokens.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
@@ -44,7 +50,11 @@ impl User {
 
     /// Stands for whoever sent a credential that is not good.
     pub(crate) fn unknown() -> Self {
-        Self { name: String::new(), uid: String::new(), groups: Vec::new() }
+        Self {
+            name: String::new(),
+            uid: String::new(),
+            groups: Vec::new(),
+        }
     }
 
     fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
@@ -90,13 +100,20 @@ impl Authenticator {
     pub(crate) fn generate(clock: Clock) -> Result<Self, KeyError> {
         let random = SystemRandom::new();
         let mut secret = [0_u8; 24];
-        random.fill(&mut secret).map_err(|error| KeyError(error.to_string()))?;
+        random
+            .fill(&mut secret)
+            .map_err(|error| KeyError(error.to_string()))?;
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random)
             .map_err(|error| KeyError(error.to_string()))?;
         let key =
             EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random)
                 .map_err(|error| KeyError(error.to_string()))?;
-        Ok(Self { admin_token: URL_SAFE_NO_PAD.encode(secret), key, random, clock })
+        Ok(Self {
+            admin_token: URL_SAFE_NO_PAD.encode(secret),
+            key,
+            random,
+            clock,
+        })
     }
 
     pub(crate) fn admin_token(&self) -> &str {
@@ -107,9 +124,18 @@ impl Authenticator {
     ///
     /// # Errors
     /// 500 when the system has no randomness for the signature.
-    pub(crate) fn sign(&self, account: Account<'_>, audiences: &[String], seconds: i64) -> ApiResult<String> {
+    pub(crate) fn sign(
+        &self,
+        account: Account<'_>,
+        audiences: &[String],
+        seconds: i64,
+    ) -> ApiResult<String> {
         let now = self.clock.now().as_second();
-        let Account { namespace, name, uid } = account;
+        let Account {
+            namespace,
+            name,
+            uid,
+        } = account;
         let header = json!({"alg": "ES256", "typ": "JWT"});
         let claims = json!({
             "iss": ISSUER,
@@ -137,7 +163,9 @@ impl Authenticator {
         headers: &HeaderMap,
         uid_of: impl Fn(&str, &str) -> Option<String>,
     ) -> ApiResult<User> {
-        let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(User::anonymous()) };
+        let Some(value) = headers.get(header::AUTHORIZATION) else {
+            return Ok(User::anonymous());
+        };
         let token = value
             .to_str()
             .ok()
@@ -145,7 +173,8 @@ impl Authenticator {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, token)| token.trim())
             .ok_or_else(ApiError::unauthorized)?;
-        self.user_of(token, &[ISSUER.to_owned()], uid_of).ok_or_else(ApiError::unauthorized)
+        self.user_of(token, &[ISSUER.to_owned()], uid_of)
+            .ok_or_else(ApiError::unauthorized)
     }
 
     /// The user that a token stands for at any of the audiences; `None` if it is not good.
@@ -168,7 +197,11 @@ impl Authenticator {
             return None;
         }
         let meant = claims["aud"].as_array()?;
-        if !meant.iter().filter_map(Value::as_str).any(|one| audiences.iter().any(|a| a == one)) {
+        if !meant
+            .iter()
+            .filter_map(Value::as_str)
+            .any(|one| audiences.iter().any(|a| a == one))
+        {
             return None;
         }
         let bound = &claims["kubernetes.io"];
@@ -203,19 +236,31 @@ mod tests {
 
     fn bearer(token: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+        headers.insert(
+            header::AUTHORIZATION,
+            format!("Bearer {token}").parse().unwrap(),
+        );
         headers
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_service_account_token_is_good_until_it_expires_or_the_account_goes() {
         let authenticator = Authenticator::generate(Clock::start()).unwrap();
-        let account = Account { namespace: "ns", name: "sa", uid: "u1" };
-        let token = authenticator.sign(account, &[ISSUER.to_owned()], 600).unwrap();
+        let account = Account {
+            namespace: "ns",
+            name: "sa",
+            uid: "u1",
+        };
+        let token = authenticator
+            .sign(account, &[ISSUER.to_owned()], 600)
+            .unwrap();
         let exists = |_: &str, _: &str| Some("u1".to_owned());
         let user = authenticator.authenticate(&bearer(&token), exists).unwrap();
         assert_eq!(user.name, "system:serviceaccount:ns:sa");
-        assert!(user.groups.contains(&"system:serviceaccounts:ns".to_owned()));
+        assert!(
+            user.groups
+                .contains(&"system:serviceaccounts:ns".to_owned())
+        );
 
         let gone = authenticator.authenticate(&bearer(&token), |_, _| None);
         assert_eq!(gone.unwrap_err().code(), 401);
@@ -224,9 +269,15 @@ mod tests {
 
         let (signed, _) = token.rsplit_once('.').unwrap();
         let forged = format!("{signed}.{}", URL_SAFE_NO_PAD.encode([0_u8; 64]));
-        assert!(authenticator.authenticate(&bearer(&forged), exists).is_err());
+        assert!(
+            authenticator
+                .authenticate(&bearer(&forged), exists)
+                .is_err()
+        );
 
-        let other = authenticator.sign(account, &["other".to_owned()], 600).unwrap();
+        let other = authenticator
+            .sign(account, &["other".to_owned()], 600)
+            .unwrap();
         assert!(authenticator.authenticate(&bearer(&other), exists).is_err());
 
         tokio::time::advance(Duration::from_secs(601)).await;
@@ -237,9 +288,22 @@ mod tests {
     async fn no_credential_is_anonymous_and_a_bad_one_is_refused() {
         let authenticator = Authenticator::generate(Clock::start()).unwrap();
         let none = |_: &str, _: &str| None;
-        assert!(authenticator.authenticate(&HeaderMap::new(), none).unwrap().is_anonymous());
-        assert_eq!(authenticator.authenticate(&bearer("nonsense"), none).unwrap_err().code(), 401);
-        let admin = authenticator.authenticate(&bearer(authenticator.admin_token()), none).unwrap();
+        assert!(
+            authenticator
+                .authenticate(&HeaderMap::new(), none)
+                .unwrap()
+                .is_anonymous()
+        );
+        assert_eq!(
+            authenticator
+                .authenticate(&bearer("nonsense"), none)
+                .unwrap_err()
+                .code(),
+            401
+        );
+        let admin = authenticator
+            .authenticate(&bearer(authenticator.admin_token()), none)
+            .unwrap();
         assert_eq!(admin, User::admin());
     }
 }

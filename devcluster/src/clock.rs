@@ -24,13 +24,19 @@ impl Clock {
 
     /// Starts a clock that reads `at` now.
     pub fn starting_at(at: Timestamp) -> Self {
-        Self { started_at: at, started: Instant::now() }
+        Self {
+            started_at: at,
+            started: Instant::now(),
+        }
     }
 
     /// The current time.
     pub fn now(&self) -> Timestamp {
-        let elapsed = SignedDuration::try_from(self.started.elapsed()).unwrap_or(SignedDuration::MAX);
-        self.started_at.checked_add(elapsed).unwrap_or(Timestamp::MAX)
+        let elapsed =
+            SignedDuration::try_from(self.started.elapsed()).unwrap_or(SignedDuration::MAX);
+        self.started_at
+            .checked_add(elapsed)
+            .unwrap_or(Timestamp::MAX)
     }
 
     /// The current time as object metadata shows it: UTC, whole seconds, `Z`.

@@ -148,7 +148,10 @@ impl DevCluster {
         Builder {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             allow_remote: false,
-            namespaces: NamespaceOptions { empty_terminating: true, default_account: true },
+            namespaces: NamespaceOptions {
+                empty_terminating: true,
+                default_account: true,
+            },
         }
     }
 
@@ -159,11 +162,15 @@ impl DevCluster {
             }
             tracing::warn!(address = %options.listen, "other machines can reach this cluster");
         }
-        let listening = |source| Error::Listen { address: options.listen, source };
+        let listening = |source| Error::Listen {
+            address: options.listen,
+            source,
+        };
         let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
-        let mut names: Vec<String> =
-            ["localhost", "127.0.0.1", "kubernetes.default.svc"].map(str::to_owned).to_vec();
+        let mut names: Vec<String> = ["localhost", "127.0.0.1", "kubernetes.default.svc"]
+            .map(str::to_owned)
+            .to_vec();
         if !address.ip().is_unspecified() && address.ip() != Ipv4Addr::LOCALHOST {
             names.push(address.ip().to_string());
         }
@@ -177,7 +184,11 @@ impl DevCluster {
         let connections = TaskTracker::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(establish_definitions(Arc::clone(&api), stop.clone()));
-        tasks.spawn(tend_namespaces(Arc::clone(&api), options.namespaces, stop.clone()));
+        tasks.spawn(tend_namespaces(
+            Arc::clone(&api),
+            options.namespaces,
+            stop.clone(),
+        ));
         tasks.spawn(server::serve(
             listener,
             Some(identity.server),
@@ -186,7 +197,15 @@ impl DevCluster {
             connections.clone(),
         ));
         tracing::info!(%address, "cluster serves");
-        Ok(Self { address, ca_pem: identity.ca_pem, api, frontend, stop, tasks, connections })
+        Ok(Self {
+            address,
+            ca_pem: identity.ca_pem,
+            api,
+            frontend,
+            stop,
+            tasks,
+            connections,
+        })
     }
 
     /// `https://ADDRESS:PORT`.
@@ -239,8 +258,10 @@ impl DevCluster {
     /// # Errors
     /// [`Error::Write`] when the folder does not exist or cannot be written.
     pub fn write_kubeconfig(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        write_private(path.as_ref(), &self.kubeconfig())
-            .map_err(|source| Error::Write { path: path.as_ref().to_owned(), source })
+        write_private(path.as_ref(), &self.kubeconfig()).map_err(|source| Error::Write {
+            path: path.as_ref().to_owned(),
+            source,
+        })
     }
 
     /// A bearer token of `system:serviceaccount:NAMESPACE:NAME`, good for ten years or until the account is
@@ -249,11 +270,18 @@ impl DevCluster {
     /// # Errors
     /// [`Error::NoServiceAccount`] when the account does not exist.
     pub fn service_account_token(&self, namespace: &str, name: &str) -> Result<String, Error> {
-        let uid = self.api.account_uid(namespace, name).ok_or_else(|| Error::NoServiceAccount {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })?;
-        let account = Account { namespace, name, uid: &uid };
+        let uid = self
+            .api
+            .account_uid(namespace, name)
+            .ok_or_else(|| Error::NoServiceAccount {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })?;
+        let account = Account {
+            namespace,
+            name,
+            uid: &uid,
+        };
         self.api
             .authenticator
             .sign(account, &[ISSUER.to_owned()], TOKEN_SECONDS)
@@ -266,7 +294,10 @@ impl DevCluster {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn client(&self) -> kube_client::Client {
-        let service = InProcess { frontend: Arc::clone(&self.frontend), user: User::admin() };
+        let service = InProcess {
+            frontend: Arc::clone(&self.frontend),
+            user: User::admin(),
+        };
         kube_client::Client::new(service, "default")
     }
 
@@ -276,9 +307,12 @@ impl DevCluster {
     /// When the client library does not accept the cluster's kubeconfig.
     pub async fn client_config(&self) -> Result<kube_client::Config, Error> {
         let refused = |error| Error::Kubeconfig(Box::new(error));
-        let config = kube_client::config::Kubeconfig::from_yaml(&self.kubeconfig()).map_err(refused)?;
+        let config =
+            kube_client::config::Kubeconfig::from_yaml(&self.kubeconfig()).map_err(refused)?;
         let options = kube_client::config::KubeConfigOptions::default();
-        kube_client::Config::from_custom_kubeconfig(config, &options).await.map_err(refused)
+        kube_client::Config::from_custom_kubeconfig(config, &options)
+            .await
+            .map_err(refused)
     }
 
     /// What was asked of the server so far.
@@ -328,8 +362,10 @@ impl Drop for DevCluster {
 fn bootstrap(api: &Api) {
     let namespaces = api.registry.built_in("", "namespaces");
     for name in NAMESPACES {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        if let Err(error) = api.create_object(&namespaces, None, namespace, false, &mut Vec::new()) {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        if let Err(error) = api.create_object(&namespaces, None, namespace, false, &mut Vec::new())
+        {
             tracing::error!(%error, name, "cannot create a namespace of the start");
         }
     }
@@ -350,7 +386,10 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let written = options
         .open(&temporary)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())
+                .and_then(|()| file.sync_all())
+        })
         .and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {
         // Best effort: the first error is the one to tell.

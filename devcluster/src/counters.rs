@@ -93,7 +93,11 @@ impl WatchCounters {
 impl Counters {
     /// The number of requests whose key passes.
     pub fn count(&self, passes: impl Fn(&CounterKey) -> bool) -> u64 {
-        self.requests.iter().filter(|(key, _)| passes(key)).map(|(_, count)| count).sum()
+        self.requests
+            .iter()
+            .filter(|(key, _)| passes(key))
+            .map(|(_, count)| count)
+            .sum()
     }
 
     /// The number of requests that may have changed objects and were answered with success, by this user.
@@ -197,7 +201,12 @@ impl Recorder {
         }
         let sequence = record.next;
         record.next += 1;
-        record.log.push_back(LogEntry { sequence, at, key, uri });
+        record.log.push_back(LogEntry {
+            sequence,
+            at,
+            key,
+            uri,
+        });
     }
 
     pub(crate) fn panicked(&self) {

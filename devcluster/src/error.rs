@@ -32,7 +32,11 @@ pub(crate) struct Named<'a> {
 impl std::fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.plural)?;
-        if self.group.is_empty() { Ok(()) } else { write!(f, ".{}", self.group) }
+        if self.group.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ".{}", self.group)
+        }
     }
 }
 
@@ -54,7 +58,13 @@ fn object_details(group: &str, kind: &str, name: &str) -> Map<String, Value> {
 impl ApiError {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self(Box::new(Fault { code, reason, message, details: Map::new(), continue_token: None }))
+        Self(Box::new(Fault {
+            code,
+            reason,
+            message,
+            details: Map::new(),
+            continue_token: None,
+        }))
     }
 
     fn with_details(mut self, details: Map<String, Value>) -> Self {
@@ -79,7 +89,9 @@ impl ApiError {
 
     /// Tells the client when to try again (`details.retryAfterSeconds` and the `Retry-After` header).
     pub(crate) fn with_retry_after(mut self, seconds: u32) -> Self {
-        self.0.details.insert("retryAfterSeconds".to_owned(), Value::from(seconds));
+        self.0
+            .details
+            .insert("retryAfterSeconds".to_owned(), Value::from(seconds));
         self
     }
 
@@ -118,7 +130,11 @@ impl ApiError {
 
     /// A path below a known group version that names nothing.
     pub(crate) fn no_such_resource() -> Self {
-        Self::new(404, "NotFound", "the server could not find the requested resource")
+        Self::new(
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        )
     }
 
     pub(crate) fn method_not_allowed() -> Self {
@@ -127,17 +143,29 @@ impl ApiError {
     }
 
     pub(crate) fn not_implemented(what: &str) -> Self {
-        Self::new(501, "NotImplemented", format!("this server does not offer {what}"))
+        Self::new(
+            501,
+            "NotImplemented",
+            format!("this server does not offer {what}"),
+        )
     }
 
     pub(crate) fn not_acceptable(accepted: &[&str]) -> Self {
         let list = accepted.join(", ");
-        Self::new(406, "NotAcceptable", format!("only the following media types are accepted: {list}"))
+        Self::new(
+            406,
+            "NotAcceptable",
+            format!("only the following media types are accepted: {list}"),
+        )
     }
 
     pub(crate) fn already_exists(resource: Named<'_>, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{resource} \"{name}\" already exists"))
-            .with_details(resource.details(name))
+        Self::new(
+            409,
+            "AlreadyExists",
+            format!("{resource} \"{name}\" already exists"),
+        )
+        .with_details(resource.details(name))
     }
 
     pub(crate) fn already_exists_deleting(resource: Named<'_>, name: &str) -> Self {
@@ -189,7 +217,10 @@ impl ApiError {
         let mut error =
             Self::new(422, "Invalid", message).with_details(object_details(group, kind, name));
         let causes: Vec<Value> = errors.iter().map(FieldError::cause).collect();
-        error.0.details.insert("causes".to_owned(), Value::Array(causes));
+        error
+            .0
+            .details
+            .insert("causes".to_owned(), Value::Array(causes));
         error
     }
 
@@ -199,8 +230,12 @@ impl ApiError {
     }
 
     pub(crate) fn internal(message: &str) -> Self {
-        Self::new(500, "InternalError", format!("Internal error occurred: {message}"))
-            .with_cause("", message, "")
+        Self::new(
+            500,
+            "InternalError",
+            format!("Internal error occurred: {message}"),
+        )
+        .with_cause("", message, "")
     }
 
     /// A failure that the real server answers with 500 and no reason.
@@ -214,9 +249,11 @@ impl ApiError {
 
     /// A read of a revision that the server has not reached.
     pub(crate) fn revision_too_large(asked: u64, current: u64) -> Self {
-        Self::timeout(&format!("Too large resource version: {asked}, current: {current}"))
-            .with_cause("ResourceVersionTooLarge", "Too large resource version", "")
-            .with_retry_after(1)
+        Self::timeout(&format!(
+            "Too large resource version: {asked}, current: {current}"
+        ))
+        .with_cause("ResourceVersionTooLarge", "Too large resource version", "")
+        .with_retry_after(1)
     }
 
     /// The HTTP code.
@@ -229,7 +266,10 @@ impl ApiError {
     }
 
     pub(crate) fn retry_after(&self) -> Option<u64> {
-        self.0.details.get("retryAfterSeconds").and_then(Value::as_u64)
+        self.0
+            .details
+            .get("retryAfterSeconds")
+            .and_then(Value::as_u64)
     }
 
     /// The Status object.

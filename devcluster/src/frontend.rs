@@ -45,18 +45,33 @@ struct Head {
 
 impl Head {
     fn of(parts: Parts) -> Self {
-        let Parts { method, uri, headers, .. } = parts;
+        let Parts {
+            method,
+            uri,
+            headers,
+            ..
+        } = parts;
         let query = Query::parse(uri.query());
         let route = Route::parse(uri.path());
         let verb = match &route {
             Route::Resource(path) => path.verb(&method, query.flag("watch").unwrap_or(false)),
             Route::Discovery(_) | Route::Other(_) => None,
         };
-        Self { method, uri, headers, query, route, verb }
+        Self {
+            method,
+            uri,
+            headers,
+            query,
+            route,
+            verb,
+        }
     }
 
     fn header(&self, name: header::HeaderName) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
     }
 
     fn counter_key(&self, code: u16, user: &User) -> CounterKey {
@@ -107,9 +122,12 @@ impl Frontend {
         let head = Head::of(parts);
         let user = match trusted {
             Some(user) => Ok(user),
-            None => self.api.authenticator.authenticate(&head.headers, |namespace, name| {
-                self.api.account_uid(namespace, name)
-            }),
+            None => self
+                .api
+                .authenticator
+                .authenticate(&head.headers, |namespace, name| {
+                    self.api.account_uid(namespace, name)
+                }),
         };
         let (user, refused) = match user {
             Ok(user) => (user, None),
@@ -118,7 +136,9 @@ impl Frontend {
         let mut response = match refused {
             Some(error) => response::failure(&error),
             None => {
-                let handled = AssertUnwindSafe(self.handle(&head, &user, body)).catch_unwind().await;
+                let handled = AssertUnwindSafe(self.handle(&head, &user, body))
+                    .catch_unwind()
+                    .await;
                 handled.unwrap_or_else(|_| {
                     self.api.recorder.panicked();
                     tracing::error!(method = %head.method, path = head.uri.path(), "a handler panicked");
@@ -141,9 +161,12 @@ impl Frontend {
             Err(error) => return response::failure(&error),
         };
         let mut warnings = Vec::new();
-        let handled = tokio::time::timeout(limit, self.dispatch(head, user, body, &mut warnings)).await;
+        let handled =
+            tokio::time::timeout(limit, self.dispatch(head, user, body, &mut warnings)).await;
         let outcome = handled.unwrap_or_else(|_| {
-            Err(ApiError::timeout("request did not complete within the allotted timeout"))
+            Err(ApiError::timeout(
+                "request did not complete within the allotted timeout",
+            ))
         });
         let mut response = outcome.unwrap_or_else(|error| response::failure(&error));
         response::add_warnings(&mut response, &warnings);
@@ -170,7 +193,9 @@ impl Frontend {
                 return self.api.discover(discovery, &head.headers);
             }
             Route::Other(path) => {
-                return self.api.other(&head.method, path, &head.query, &head.headers);
+                return self
+                    .api
+                    .other(&head.method, path, &head.query, &head.headers);
             }
             Route::Resource(path) => path,
         };
@@ -202,12 +227,18 @@ impl Frontend {
             return Ok(None);
         };
         let Some(resource) = served.resources.get(&*path.plural) else {
-            return if served.custom { Ok(None) } else { Err(ApiError::no_such_resource()) };
+            return if served.custom {
+                Ok(None)
+            } else {
+                Err(ApiError::no_such_resource())
+            };
         };
         let wrong_scope = match (resource.namespaced, &path.namespace) {
             (false, Some(_)) => true,
             (true, None) => {
-                path.name.is_some() || (resource.is_custom() && matches!(verb, Verb::Create | Verb::DeleteCollection))
+                path.name.is_some()
+                    || (resource.is_custom()
+                        && matches!(verb, Verb::Create | Verb::DeleteCollection))
             }
             _ => false,
         };
@@ -221,13 +252,16 @@ impl Frontend {
     fn finish(&self, head: &Head, user: &User, response: &mut ApiResponse) {
         let code = response.status().as_u16();
         let out = response.headers_mut();
-        let audit = head.headers.get("audit-id").cloned().or_else(|| {
-            HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).ok()
-        });
+        let audit = head
+            .headers
+            .get("audit-id")
+            .cloned()
+            .or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).ok());
         if let Some(audit) = audit {
             out.insert("audit-id", audit);
         }
-        out.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+        out.entry(header::CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-cache, private"));
         let key = head.counter_key(code, user);
         tracing::debug!(
             http.request.method = %head.method,
@@ -236,7 +270,9 @@ impl Frontend {
             user = %user.name,
             "request"
         );
-        self.api.recorder.request(self.api.clock.now(), key, head.uri.to_string());
+        self.api
+            .recorder
+            .request(self.api.clock.now(), key, head.uri.to_string());
     }
 }
 
@@ -266,8 +302,15 @@ fn authorize(head: &Head, user: &User) -> ApiResult<()> {
         "User \"{}\" cannot {verb} resource \"{resource}\" in API group \"{}\" {scope}",
         user.name, path.group
     );
-    let named = Named { group: &path.group, plural: &path.plural };
-    Err(ApiError::forbidden(named, path.name.as_deref().unwrap_or_default(), &why))
+    let named = Named {
+        group: &path.group,
+        plural: &path.plural,
+    };
+    Err(ApiError::forbidden(
+        named,
+        path.name.as_deref().unwrap_or_default(),
+        &why,
+    ))
 }
 
 async fn read_body<B>(head: &Head, body: B) -> ApiResult<Bytes>
@@ -282,14 +325,21 @@ where
     match Limited::new(body, BODY_LIMIT).collect().await {
         Ok(whole) => Ok(whole.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(ApiError::body_too_large(BODY_LIMIT)),
-        Err(error) => Err(ApiError::bad_request(format!("cannot read the body: {error}"))),
+        Err(error) => Err(ApiError::bad_request(format!(
+            "cannot read the body: {error}"
+        ))),
     }
 }
 
 /// The `timeout` parameter: a number of seconds with a unit (`500ms`, `30s`, `1m`).
 fn timeout_of(query: &Query) -> ApiResult<Duration> {
-    let Some(text) = query.text("timeout") else { return Ok(REQUEST_LIMIT) };
-    let digits = text.bytes().take_while(|c| c.is_ascii_digit() || *c == b'.').count();
+    let Some(text) = query.text("timeout") else {
+        return Ok(REQUEST_LIMIT);
+    };
+    let digits = text
+        .bytes()
+        .take_while(|c| c.is_ascii_digit() || *c == b'.')
+        .count();
     let number: Option<f64> = text[..digits].parse().ok();
     let unit = match &text[digits..] {
         "ms" => 0.001,
@@ -298,7 +348,10 @@ fn timeout_of(query: &Query) -> ApiResult<Duration> {
         "h" => 3600.0,
         _ => f64::NAN,
     };
-    match number.map(|number| number * unit).filter(|seconds| *seconds >= 0.0 && *seconds < 1e9) {
+    match number
+        .map(|number| number * unit)
+        .filter(|seconds| *seconds >= 0.0 && *seconds < 1e9)
+    {
         Some(0.0) => Ok(REQUEST_LIMIT),
         Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
         None => Err(ApiError::bad_request(format!(
@@ -354,7 +407,11 @@ mod tests {
         ];
         for (query, expected) in cases {
             let got = timeout_of(&Query::parse(query));
-            assert_eq!(got.map(|limit| limit.as_millis()).map_err(|e| e.code()), expected, "{query:?}");
+            assert_eq!(
+                got.map(|limit| limit.as_millis()).map_err(|e| e.code()),
+                expected,
+                "{query:?}"
+            );
         }
     }
 }

@@ -21,15 +21,19 @@ use crate::{
 /// Keeps the served resources and the status of definitions in step with what is asked for, until `stop`.
 pub(crate) async fn establish_definitions(api: Arc<Api>, stop: CancellationToken) {
     let mut controller = Controller {
-        definitions: api.registry.built_in("apiextensions.k8s.io", "customresourcedefinitions"),
+        definitions: api
+            .registry
+            .built_in("apiextensions.k8s.io", "customresourcedefinitions"),
         api,
         served: BTreeMap::new(),
         emptying: Vec::new(),
     };
     loop {
         // The watcher is opened before the pass, so that no change falls between.
-        let (_, watcher) =
-            controller.definitions.collection.scan_and_watch(Scope::All, |_, _| ControlFlow::Break(()));
+        let (_, watcher) = controller
+            .definitions
+            .collection
+            .scan_and_watch(Scope::All, |_, _| ControlFlow::Break(()));
         controller.pass();
         let mut watchers = vec![watcher];
         watchers.append(&mut controller.emptying);
@@ -53,16 +57,23 @@ impl Controller {
     /// Looks at every definition once.
     fn pass(&mut self) {
         let mut all: BTreeMap<String, (Arc<StoredObject>, Value)> = BTreeMap::new();
-        let scanned = self.definitions.collection.scan(Scope::All, None, None, |key, object| {
-            all.insert(key.name().to_owned(), (Arc::clone(object), Value::Null));
-            ControlFlow::Continue(())
-        });
+        let scanned = self
+            .definitions
+            .collection
+            .scan(Scope::All, None, None, |key, object| {
+                all.insert(key.name().to_owned(), (Arc::clone(object), Value::Null));
+                ControlFlow::Continue(())
+            });
         debug_assert!(scanned.is_ok(), "the present is never compacted");
         for (stored, value) in all.values_mut() {
             *value = self.definitions.read(stored);
         }
-        let gone: Vec<String> =
-            self.served.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
+        let gone: Vec<String> = self
+            .served
+            .keys()
+            .filter(|name| !all.contains_key(*name))
+            .cloned()
+            .collect();
         for name in gone {
             self.served.remove(&name);
             self.api.registry.serve(&name, Vec::new());
@@ -107,8 +118,13 @@ impl Controller {
                 self.served.remove(name);
                 self.api.registry.serve(name, Vec::new());
                 let group = wanted["spec"]["group"].as_str().unwrap_or_default();
-                let plural = wanted["status"]["acceptedNames"]["plural"].as_str().unwrap_or_default();
-                let removed = self.definitions.collection.remove(&key, stored.revision, None);
+                let plural = wanted["status"]["acceptedNames"]["plural"]
+                    .as_str()
+                    .unwrap_or_default();
+                let removed = self
+                    .definitions
+                    .collection
+                    .remove(&key, stored.revision, None);
                 if removed.is_ok() {
                     self.api.store.drop_collection(&format!("{group}/{plural}"));
                 }
@@ -118,10 +134,16 @@ impl Controller {
         if wanted != self.definitions.read(stored) {
             let draft = self.definitions.draft(wanted);
             let replaced =
-                self.definitions.collection.replace(&Key::new(None, name), stored.revision, draft);
+                self.definitions
+                    .collection
+                    .replace(&Key::new(None, name), stored.revision, draft);
             if let Err(error) = replaced {
                 // Somebody wrote meanwhile: the watcher brings the next pass.
-                tracing::debug!(definition = name, ?error, "definition changed during a pass");
+                tracing::debug!(
+                    definition = name,
+                    ?error,
+                    "definition changed during a pass"
+                );
             }
         }
     }
@@ -129,7 +151,13 @@ impl Controller {
     fn serve(&mut self, name: &str, definition: &Value) {
         let deleting = metadata::is_deleting(definition);
         let uid = metadata_text(definition, "uid");
-        let form = json!([uid, definition["spec"], definition["status"]["acceptedNames"], deleting]).to_string();
+        let form = json!([
+            uid,
+            definition["spec"],
+            definition["status"]["acceptedNames"],
+            deleting
+        ])
+        .to_string();
         if self.served.get(name) == Some(&form) {
             return;
         }
@@ -140,7 +168,11 @@ impl Controller {
             }
             Err(errors) => {
                 let problems = crate::schema::aggregate(&errors);
-                tracing::error!(definition = name, problems, "the schema does not compile, nothing is served");
+                tracing::error!(
+                    definition = name,
+                    problems,
+                    "the schema does not compile, nothing is served"
+                );
             }
         }
     }
@@ -149,7 +181,9 @@ impl Controller {
     fn delete_instances(&mut self, definition: &str) -> bool {
         let catalog = self.api.registry.catalog();
         let served = catalog.collections().find(|resource| {
-            resource.custom().is_some_and(|custom| custom.definition == definition)
+            resource
+                .custom()
+                .is_some_and(|custom| custom.definition == definition)
         });
         let Some(resource) = served else { return true };
         let mut keys = Vec::new();
@@ -158,7 +192,10 @@ impl Controller {
             ControlFlow::Continue(())
         });
         for key in &keys {
-            if let Err(error) = self.api.delete_object(resource, key, &DeleteOptions::default()) {
+            if let Err(error) = self
+                .api
+                .delete_object(resource, key, &DeleteOptions::default())
+            {
                 tracing::debug!(%error, ?key, "instance of a deleted definition");
             }
         }
@@ -179,19 +216,47 @@ fn with_status(definition: &Value, others: &[&Value], stamp: &str) -> Value {
     let was_established = has_condition(definition, "Established");
     match &acceptance.clash {
         None => {
-            set_condition(&mut new, "NamesAccepted", "True", "NoConflicts", "no conflicts found", stamp);
+            set_condition(
+                &mut new,
+                "NamesAccepted",
+                "True",
+                "NoConflicts",
+                "no conflicts found",
+                stamp,
+            );
             let accepted = "the initial names have been accepted";
             if was_accepted || was_established {
-                set_condition(&mut new, "Established", "True", "InitialNamesAccepted", accepted, stamp);
+                set_condition(
+                    &mut new,
+                    "Established",
+                    "True",
+                    "InitialNamesAccepted",
+                    accepted,
+                    stamp,
+                );
             } else {
-                set_condition(&mut new, "Established", "False", "Installing", accepted, stamp);
+                set_condition(
+                    &mut new,
+                    "Established",
+                    "False",
+                    "Installing",
+                    accepted,
+                    stamp,
+                );
             }
         }
         Some((reason, message)) => {
             set_condition(&mut new, "NamesAccepted", "False", reason, message, stamp);
             if !was_established {
                 let message = "not all names are accepted";
-                set_condition(&mut new, "Established", "False", "NotAccepted", message, stamp);
+                set_condition(
+                    &mut new,
+                    "Established",
+                    "False",
+                    "NotAccepted",
+                    message,
+                    stamp,
+                );
             }
         }
     }
@@ -225,7 +290,11 @@ mod tests {
         assert!(!has_condition(&first, "Established"));
         let second = with_status(&first, &[], "t2");
         assert!(has_condition(&second, "Established"));
-        assert_eq!(with_status(&second, &[], "t3"), second, "nothing left to do");
+        assert_eq!(
+            with_status(&second, &[], "t3"),
+            second,
+            "nothing left to do"
+        );
     }
 
     #[test]
@@ -235,6 +304,9 @@ mod tests {
         let clashing = with_status(&definition(), &[&other], "t");
         assert!(!has_condition(&clashing, "NamesAccepted"));
         let established = with_status(&with_status(&definition(), &[], "t"), &[], "t");
-        assert!(has_condition(&with_status(&established, &[&other], "t"), "Established"));
+        assert!(has_condition(
+            &with_status(&established, &[&other], "t"),
+            "Established"
+        ));
     }
 }

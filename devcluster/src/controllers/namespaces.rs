@@ -22,16 +22,28 @@ pub(crate) struct NamespaceOptions {
 }
 
 /// Tends namespaces until `stop`.
-pub(crate) async fn tend_namespaces(api: Arc<Api>, options: NamespaceOptions, stop: CancellationToken) {
+pub(crate) async fn tend_namespaces(
+    api: Arc<Api>,
+    options: NamespaceOptions,
+    stop: CancellationToken,
+) {
     let namespaces = api.registry.built_in("", "namespaces");
     let accounts = api.registry.built_in("", "serviceaccounts");
-    let controller = Controller { api, namespaces, accounts };
+    let controller = Controller {
+        api,
+        namespaces,
+        accounts,
+    };
     loop {
         let mut found = Vec::new();
-        let (_, watcher) = controller.namespaces.collection.scan_and_watch(Scope::All, |key, object| {
-            found.push((key.clone(), Arc::clone(object)));
-            ControlFlow::Continue(())
-        });
+        let (_, watcher) =
+            controller
+                .namespaces
+                .collection
+                .scan_and_watch(Scope::All, |key, object| {
+                    found.push((key.clone(), Arc::clone(object)));
+                    ControlFlow::Continue(())
+                });
         let mut watchers = vec![watcher];
         for (key, stored) in found {
             if stored.field("metadata.deletionTimestamp").is_empty() {
@@ -57,11 +69,23 @@ struct Controller {
 
 impl Controller {
     fn ensure_default_account(&self, namespace: &str) {
-        if self.accounts.collection.get(&Key::new(Some(namespace), "default")).is_some() {
+        if self
+            .accounts
+            .collection
+            .get(&Key::new(Some(namespace), "default"))
+            .is_some()
+        {
             return;
         }
-        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
-        let created = self.api.create_object(&self.accounts, Some(namespace), account, false, &mut Vec::new());
+        let account =
+            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+        let created = self.api.create_object(
+            &self.accounts,
+            Some(namespace),
+            account,
+            false,
+            &mut Vec::new(),
+        );
         if let Err(error) = created {
             tracing::debug!(namespace, %error, "cannot create the default account");
         }
@@ -81,7 +105,10 @@ impl Controller {
                 ControlFlow::Continue(())
             });
             for key in &keys {
-                if let Err(error) = self.api.delete_object(resource, key, &DeleteOptions::default()) {
+                if let Err(error) = self
+                    .api
+                    .delete_object(resource, key, &DeleteOptions::default())
+                {
                     tracing::debug!(%error, ?key, "content of a deleted namespace");
                 }
             }
@@ -112,23 +139,32 @@ impl Controller {
         finalizers: &BTreeMap<String, usize>,
     ) -> crate::error::ApiResult<()> {
         let stamp = self.api.clock.stamp();
-        self.api.change_whole(&self.namespaces, namespace, |current| {
-            let mut new = current.clone();
-            if remaining.is_empty() {
-                let kept: Vec<Value> = current["spec"]["finalizers"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter(|name| **name != "kubernetes")
-                    .cloned()
-                    .collect();
-                new["spec"] = if kept.is_empty() { json!({}) } else { json!({"finalizers": kept}) };
-            } else {
-                new["status"]["conditions"] =
-                    conditions(&current["status"]["conditions"], remaining, finalizers, &stamp);
-            }
-            new
-        })
+        self.api
+            .change_whole(&self.namespaces, namespace, |current| {
+                let mut new = current.clone();
+                if remaining.is_empty() {
+                    let kept: Vec<Value> = current["spec"]["finalizers"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .filter(|name| **name != "kubernetes")
+                        .cloned()
+                        .collect();
+                    new["spec"] = if kept.is_empty() {
+                        json!({})
+                    } else {
+                        json!({"finalizers": kept})
+                    };
+                } else {
+                    new["status"]["conditions"] = conditions(
+                        &current["status"]["conditions"],
+                        remaining,
+                        finalizers,
+                        &stamp,
+                    );
+                }
+                new
+            })
     }
 }
 
@@ -149,22 +185,53 @@ fn conditions(
             .collect();
         texts.join(", ")
     };
-    let content = format!("Some resources are remaining: {}", list(remaining, "resource"));
+    let content = format!(
+        "Some resources are remaining: {}",
+        list(remaining, "resource")
+    );
     let held = format!(
         "Some content in the namespace has finalizers remaining: {}",
         list(finalizers, "finalizer")
     );
     let has_finalizers = !finalizers.is_empty();
     let rows = [
-        ("NamespaceDeletionDiscoveryFailure", false, "ResourcesDiscovered", "All resources successfully discovered"),
-        ("NamespaceDeletionGroupVersionParsingFailure", false, "ParsedGroupVersions", "All legacy kube types successfully parsed"),
-        ("NamespaceDeletionContentFailure", false, "ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
-        ("NamespaceContentRemaining", true, "SomeResourcesRemain", content.as_str()),
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            false,
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            false,
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            false,
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        (
+            "NamespaceContentRemaining",
+            true,
+            "SomeResourcesRemain",
+            content.as_str(),
+        ),
         (
             "NamespaceFinalizersRemaining",
             has_finalizers,
-            if has_finalizers { "SomeFinalizersRemain" } else { "ContentHasNoFinalizers" },
-            if has_finalizers { held.as_str() } else { "All content-preserving finalizers finished" },
+            if has_finalizers {
+                "SomeFinalizersRemain"
+            } else {
+                "ContentHasNoFinalizers"
+            },
+            if has_finalizers {
+                held.as_str()
+            } else {
+                "All content-preserving finalizers finished"
+            },
         ),
     ];
     rows.into_iter()

@@ -34,11 +34,19 @@ fn parse(call: &Call) -> ApiResult<Parsed> {
     match media_type(call) {
         "application/json" => {
             let (value, duplicates) = types::parse_json(&call.body).map_err(|error| {
-                ApiError::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+                ApiError::bad_request(format!(
+                    "couldn't get version/kind; json parse error: {error}"
+                ))
             })?;
-            Ok(Parsed { value, duplicates: duplicates.into_iter().map(|field| field.path).collect() })
+            Ok(Parsed {
+                value,
+                duplicates: duplicates.into_iter().map(|field| field.path).collect(),
+            })
         }
-        "application/yaml" => Ok(Parsed { value: yaml(&call.body)?, duplicates: Vec::new() }),
+        "application/yaml" => Ok(Parsed {
+            value: yaml(&call.body)?,
+            duplicates: Vec::new(),
+        }),
         _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
     }
 }
@@ -54,13 +62,20 @@ pub(super) fn yaml(bytes: &[u8]) -> ApiResult<Value> {
 /// The body as it is, of whatever kind.
 pub(super) fn decode_any(call: &Call) -> ApiResult<Value> {
     let value = parse(call)?.value;
-    if value.is_object() { Ok(value) } else { Err(no_object(&value)) }
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(no_object(&value))
+    }
 }
 
 /// The body as an object of the resource: cut to its fields, with defaults. What it does not know is
 /// refused, warned of or ignored by the options.
 pub(super) fn decode(call: &mut Call, options: WriteOptions) -> ApiResult<Value> {
-    let Parsed { mut value, duplicates } = parse(call)?;
+    let Parsed {
+        mut value,
+        duplicates,
+    } = parse(call)?;
     if !value.is_object() {
         return Err(no_object(&value));
     }
@@ -84,8 +99,12 @@ pub(super) fn decode(call: &mut Call, options: WriteOptions) -> ApiResult<Value>
 
 /// The texts for unknown and repeated fields.
 pub(super) fn problems(unknown: &[String], duplicates: &[String]) -> Vec<String> {
-    let unknown = unknown.iter().map(|path| format!("unknown field \"{path}\""));
-    let duplicates = duplicates.iter().map(|path| format!("duplicate field \"{path}\""));
+    let unknown = unknown
+        .iter()
+        .map(|path| format!("unknown field \"{path}\""));
+    let duplicates = duplicates
+        .iter()
+        .map(|path| format!("duplicate field \"{path}\""));
     unknown.chain(duplicates).collect()
 }
 
@@ -101,10 +120,14 @@ fn check_type(resource: &Resource, value: &mut Value) -> ApiResult<()> {
     let version = value["apiVersion"].as_str().unwrap_or_default();
     if resource.is_custom() {
         if kind.is_empty() {
-            return Err(ApiError::bad_request(format!("Object 'Kind' is missing in '{value}'")));
+            return Err(ApiError::bad_request(format!(
+                "Object 'Kind' is missing in '{value}'"
+            )));
         }
         if version.is_empty() {
-            return Err(ApiError::bad_request(format!("Object 'apiVersion' is missing in '{value}'")));
+            return Err(ApiError::bad_request(format!(
+                "Object 'apiVersion' is missing in '{value}'"
+            )));
         }
     }
     let expected = resource.api_version();

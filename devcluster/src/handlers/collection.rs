@@ -26,15 +26,17 @@ impl Api {
         let selection = Selection::parse(call)?;
         let resource = Arc::clone(&call.resource);
         let mut meant = Vec::new();
-        let scanned = resource.collection.scan(selection.scope(), None, None, |key, object| {
-            if list.limit.is_some_and(|limit| meant.len() == limit) {
-                return ControlFlow::Break(());
-            }
-            if selection.matches(&resource, key, object) {
-                meant.push((key.clone(), Arc::clone(object)));
-            }
-            ControlFlow::Continue(())
-        });
+        let scanned = resource
+            .collection
+            .scan(selection.scope(), None, None, |key, object| {
+                if list.limit.is_some_and(|limit| meant.len() == limit) {
+                    return ControlFlow::Break(());
+                }
+                if selection.matches(&resource, key, object) {
+                    meant.push((key.clone(), Arc::clone(object)));
+                }
+                ControlFlow::Continue(())
+            });
         let revision = scanned.unwrap_or_else(|compacted| compacted.oldest);
         let mut deleted: Vec<Arc<StoredObject>> = Vec::new();
         for (key, object) in meant {
@@ -47,7 +49,10 @@ impl Api {
                 Err(error) => return Err(error),
             }
         }
-        let metadata = ListMetadata { revision, ..ListMetadata::default() };
+        let metadata = ListMetadata {
+            revision,
+            ..ListMetadata::default()
+        };
         Ok(view.list(deleted, &metadata))
     }
 }

@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{
-    Api, Call, body,
-    options::WriteOptions,
-    present::View,
-};
+use super::{Api, Call, body, options::WriteOptions, present::View};
 use crate::{
     error::{ApiError, ApiResult, Named},
     http::response::ApiResponse,
@@ -39,8 +35,13 @@ impl Api {
         let object = body::decode(call, options)?;
         let namespace = call.namespace().map(str::to_owned);
         let resource = Arc::clone(&call.resource);
-        let created =
-            self.create_object(&resource, namespace.as_deref(), object, options.dry_run, &mut call.warnings)?;
+        let created = self.create_object(
+            &resource,
+            namespace.as_deref(),
+            object,
+            options.dry_run,
+            &mut call.warnings,
+        )?;
         Ok(match created {
             Created::Stored(stored) => view.stored(201, &stored),
             Created::Checked(value) => view.value(201, value),
@@ -58,7 +59,9 @@ impl Api {
     ) -> ApiResult<Created> {
         set_namespace(&mut object, namespace)?;
         if !metadata_text(&object, "resourceVersion").is_empty() {
-            return Err(ApiError::unknown("resourceVersion should not be set on objects to be created"));
+            return Err(ApiError::unknown(
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         let generated = metadata_text(&object, "name").is_empty()
             && !metadata_text(&object, "generateName").is_empty();
@@ -86,7 +89,10 @@ impl Api {
                 }
                 return Ok(Created::Checked(object));
             }
-            match resource.collection.create(&key, resource.draft(object.clone())) {
+            match resource
+                .collection
+                .create(&key, resource.draft(object.clone()))
+            {
                 Ok(stored) => return Ok(Created::Stored(stored)),
                 Err(CommitError::Exists(found)) if !generated => {
                     return Err(exists(resource, name, &found));
@@ -99,7 +105,8 @@ impl Api {
     }
 
     fn prepare_new(&self, resource: &Resource, object: &mut Value, warnings: &mut Vec<String>) {
-        if resource.status && !resource.traits.status_on_create
+        if resource.status
+            && !resource.traits.status_on_create
             && let Some(object) = object.as_object_mut()
         {
             object.remove("status");
@@ -119,10 +126,15 @@ impl Api {
             let why = "create not allowed while custom resource definition is terminating";
             return Err(ApiError::forbidden(resource.named(), name, why));
         }
-        let Some(namespace) = namespace else { return Ok(()) };
+        let Some(namespace) = namespace else {
+            return Ok(());
+        };
         let found = self.namespaces.collection.get(&Key::new(None, namespace));
         let Some(found) = found else {
-            let named = Named { group: "", plural: "namespaces" };
+            let named = Named {
+                group: "",
+                plural: "namespaces",
+            };
             return Err(ApiError::not_found(named, namespace));
         };
         if found.field("metadata.deletionTimestamp").is_empty() {
@@ -131,11 +143,13 @@ impl Api {
         let why = format!(
             "unable to create new content in namespace {namespace} because it is being terminated"
         );
-        Err(ApiError::forbidden(resource.named(), name, &why).with_cause(
-            "NamespaceTerminating",
-            &format!("namespace {namespace} is being terminated"),
-            "metadata.namespace",
-        ))
+        Err(
+            ApiError::forbidden(resource.named(), name, &why).with_cause(
+                "NamespaceTerminating",
+                &format!("namespace {namespace} is being terminated"),
+                "metadata.namespace",
+            ),
+        )
     }
 }
 
@@ -160,7 +174,10 @@ pub(super) fn set_namespace(object: &mut Value, namespace: Option<&str>) -> ApiR
         metadata.remove("namespace");
         return Ok(());
     };
-    let sent = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    let sent = metadata
+        .get("namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if !sent.is_empty() && sent != namespace {
         return Err(ApiError::bad_request(format!(
             "the namespace of the provided object does not match the namespace sent on the request \

@@ -52,12 +52,14 @@ impl Api {
             Deletion::WouldRemove(object) if resource.traits.delete_returns_object => {
                 view.value(200, object)
             }
-            Deletion::Removed(object) => {
-                response::json(200, &success(&resource, &key, &object.field("metadata.uid")))
-            }
-            Deletion::WouldRemove(object) => {
-                response::json(200, &success(&resource, &key, metadata_text(&object, "uid")))
-            }
+            Deletion::Removed(object) => response::json(
+                200,
+                &success(&resource, &key, &object.field("metadata.uid")),
+            ),
+            Deletion::WouldRemove(object) => response::json(
+                200,
+                &success(&resource, &key, metadata_text(&object, "uid")),
+            ),
         })
     }
 
@@ -90,9 +92,10 @@ impl Api {
                     .collection
                     .replace(key, stored.revision, resource.draft(new))
                     .map(Deletion::Marked),
-                (None, false) => {
-                    resource.collection.remove(key, stored.revision, None).map(Deletion::Removed)
-                }
+                (None, false) => resource
+                    .collection
+                    .remove(key, stored.revision, None)
+                    .map(Deletion::Removed),
             };
             match committed {
                 Ok(deletion) => return Ok(deletion),
@@ -119,7 +122,11 @@ fn check_preconditions(
 ) -> ApiResult<()> {
     let checks = [
         ("UID", &options.uid, metadata_text(current, "uid")),
-        ("ResourceVersion", &options.resource_version, metadata_text(current, "resourceVersion")),
+        (
+            "ResourceVersion",
+            &options.resource_version,
+            metadata_text(current, "resourceVersion"),
+        ),
     ];
     for (what, wanted, is) in checks {
         if let Some(wanted) = wanted
@@ -135,7 +142,12 @@ fn check_preconditions(
 }
 
 /// The object marked as being deleted; `None` when nothing holds it and it goes at once.
-fn mark(resource: &Resource, current: &Value, options: &DeleteOptions, now: Timestamp) -> Option<Value> {
+fn mark(
+    resource: &Resource,
+    current: &Value,
+    options: &DeleteOptions,
+    now: Timestamp,
+) -> Option<Value> {
     let mut new = current.clone();
     let deleting = metadata::is_deleting(current);
     if !deleting {
@@ -145,7 +157,10 @@ fn mark(resource: &Resource, current: &Value, options: &DeleteOptions, now: Time
         let wanted = propagate(&metadata::finalizers(&new), options.propagation);
         metadata::set_finalizers(&mut new, &wanted);
     }
-    let wished = resource.hooks.grace.map_or(0, |grace| grace(current, options.grace));
+    let wished = resource
+        .hooks
+        .grace
+        .map_or(0, |grace| grace(current, options.grace));
     let graceful = resource.hooks.grace.is_some();
     let before = current["metadata"]["deletionGracePeriodSeconds"].as_i64();
     let grace = match before.filter(|_| deleting) {
@@ -164,9 +179,15 @@ fn mark(resource: &Resource, current: &Value, options: &DeleteOptions, now: Time
             (true, Some(before)) => first_request(current, before).unwrap_or(now),
             _ => now,
         };
-        let at = from.checked_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX).max(now);
+        let at = from
+            .checked_add(SignedDuration::from_secs(grace))
+            .unwrap_or(Timestamp::MAX)
+            .max(now);
         let metadata = metadata_mut(&mut new);
-        metadata.insert("deletionTimestamp".to_owned(), Value::from(seconds_text(at)));
+        metadata.insert(
+            "deletionTimestamp".to_owned(),
+            Value::from(seconds_text(at)),
+        );
         metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::from(grace));
     }
     if !deleting {
@@ -230,10 +251,16 @@ mod tests {
         let pods = crate::registry::Registry::new(&store).built_in("", "pods");
         let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
         let marked = |pod: &Value, grace: Option<i64>| {
-            let options = DeleteOptions { grace, ..DeleteOptions::default() };
+            let options = DeleteOptions {
+                grace,
+                ..DeleteOptions::default()
+            };
             mark(&pods, pod, &options, now).map(|new| {
                 let metadata = &new["metadata"];
-                let at = metadata["deletionTimestamp"].as_str().unwrap_or_default().to_owned();
+                let at = metadata["deletionTimestamp"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
                 (at, metadata["deletionGracePeriodSeconds"].as_i64())
             })
         };

@@ -22,8 +22,6 @@ use crate::{
 };
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-const COLLECTION_VERBS: [&str; 8] =
-    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 /// The documents of a catalog, made once.
 #[derive(Debug)]
@@ -51,19 +49,27 @@ impl Documents {
 
 impl Document {
     fn aggregated<'a>(groups: impl Iterator<Item = (&'a str, &'a [GroupVersion])>) -> Self {
-        let items: Vec<Value> = groups.map(|(group, versions)| aggregated_group(group, versions)).collect();
+        let items: Vec<Value> = groups
+            .map(|(group, versions)| aggregated_group(group, versions))
+            .collect();
         let list = json!({
             "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
             "items": items,
         });
         let bytes = object_bytes(&list);
-        let hash: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02X}")).collect();
+        let hash: String = Sha256::digest(&bytes)
+            .iter()
+            .map(|byte| format!("{byte:02X}"))
+            .collect();
         let etag = HeaderValue::from_str(&format!("\"{hash}\"")).expect("hex digits make a header");
         Self { bytes, etag }
     }
 
     fn response(&self, headers: &HeaderMap) -> ApiResponse {
-        let known = headers.get_all(header::IF_NONE_MATCH).iter().any(|tag| tag == self.etag);
+        let known = headers
+            .get_all(header::IF_NONE_MATCH)
+            .iter()
+            .any(|tag| tag == self.etag);
         let mut response = if known {
             response::with_type(304, AGGREGATED, body::empty())
         } else {
@@ -102,22 +108,35 @@ impl Api {
     /// 406 when no form is acceptable.
     pub(crate) fn discover(&self, path: &Discovery, headers: &HeaderMap) -> ApiResult<ApiResponse> {
         let catalog = self.registry.catalog();
-        let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-        if matches!(path, Discovery::CoreVersions | Discovery::Groups) && wants_aggregated(accepted) {
+        let accepted = headers
+            .get(header::ACCEPT)
+            .and_then(|value| value.to_str().ok());
+        if matches!(path, Discovery::CoreVersions | Discovery::Groups) && wants_aggregated(accepted)
+        {
             let documents = self.documents.of(&catalog);
-            let document =
-                if *path == Discovery::Groups { &documents.groups } else { &documents.core };
+            let document = if *path == Discovery::Groups {
+                &documents.groups
+            } else {
+                &documents.core
+            };
             return Ok(document.response(headers));
         }
         accept::negotiate(accepted, Offer::Plain)?;
         Ok(match path {
             Discovery::CoreVersions => {
-                let versions: Vec<&str> =
-                    catalog.group("").into_iter().flatten().map(|gv| &*gv.version).collect();
-                response::json(200, &json!({
-                    "kind": "APIVersions", "versions": versions,
-                    "serverAddressByClientCIDRs": [],
-                }))
+                let versions: Vec<&str> = catalog
+                    .group("")
+                    .into_iter()
+                    .flatten()
+                    .map(|gv| &*gv.version)
+                    .collect();
+                response::json(
+                    200,
+                    &json!({
+                        "kind": "APIVersions", "versions": versions,
+                        "serverAddressByClientCIDRs": [],
+                    }),
+                )
             }
             Discovery::Groups => {
                 let groups: Vec<Value> = catalog
@@ -125,7 +144,10 @@ impl Api {
                     .filter(|(group, _)| !group.is_empty())
                     .map(|(group, versions)| api_group(group, versions))
                     .collect();
-                response::json(200, &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+                response::json(
+                    200,
+                    &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}),
+                )
             }
             Discovery::Group(group) => match catalog.group(group) {
                 Some(versions) if !group.is_empty() => {
@@ -136,10 +158,12 @@ impl Api {
                 }
                 _ => response::page_not_found(),
             },
-            Discovery::Resources { group, version } => match catalog.group_version(group, version) {
-                Some(served) => response::json(200, &resource_list(group, served)),
-                None => response::page_not_found(),
-            },
+            Discovery::Resources { group, version } => {
+                match catalog.group_version(group, version) {
+                    Some(served) => response::json(200, &resource_list(group, served)),
+                    None => response::page_not_found(),
+                }
+            }
         })
     }
 }
@@ -150,13 +174,17 @@ fn wants_aggregated(accept: Option<&str>) -> bool {
     clauses
         .iter()
         .find_map(|clause| {
-            if !matches!(clause.media, "application/json" | "application/*" | "*/*" | "application/yaml") {
+            if !matches!(
+                clause.media,
+                "application/json" | "application/*" | "*/*" | "application/yaml"
+            ) {
                 return None;
             }
             match clause.param("as") {
                 None => Some(false),
                 Some("APIGroupDiscoveryList")
-                    if clause.param("g") == Some("apidiscovery.k8s.io") && clause.param("v") == Some("v2") =>
+                    if clause.param("g") == Some("apidiscovery.k8s.io")
+                        && clause.param("v") == Some("v2") =>
                 {
                     Some(true)
                 }
@@ -167,13 +195,15 @@ fn wants_aggregated(accept: Option<&str>) -> bool {
 }
 
 fn group_version_text(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+    if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    }
 }
 
 fn api_group(group: &str, versions: &[GroupVersion]) -> Value {
-    let entry = |gv: &GroupVersion| {
-        json!({"groupVersion": group_version_text(group, &gv.version), "version": &*gv.version})
-    };
+    let entry = |gv: &GroupVersion| json!({"groupVersion": group_version_text(group, &gv.version), "version": &*gv.version});
     let all: Vec<Value> = versions.iter().map(entry).collect();
     json!({"name": group, "versions": all, "preferredVersion": all.first()})
 }
@@ -207,12 +237,22 @@ fn subresources(resource: &Resource) -> Vec<Subresource> {
         found.push(match *name {
             "binding" => other("binding", "", "Binding", &["create"]),
             "eviction" => other("eviction", "policy", "Eviction", &["create"]),
-            "token" => other("token", "authentication.k8s.io", "TokenRequest", &["create"]),
+            "token" => other(
+                "token",
+                "authentication.k8s.io",
+                "TokenRequest",
+                &["create"],
+            ),
             name => own(name, &["update"]),
         });
     }
     if resource.scale.is_some() {
-        found.push(other("scale", "autoscaling", "Scale", &["get", "patch", "update"]));
+        found.push(other(
+            "scale",
+            "autoscaling",
+            "Scale",
+            &["get", "patch", "update"],
+        ));
     }
     if resource.status {
         found.push(own("status", &["get", "patch", "update"]));
@@ -225,9 +265,11 @@ fn resource_list(group: &str, served: &GroupVersion) -> Value {
     for resource in served.resources.values() {
         let mut entry = json!({
             "name": &*resource.plural, "singularName": &*resource.singular,
-            "namespaced": resource.namespaced, "kind": &*resource.kind, "verbs": COLLECTION_VERBS,
-            "storageVersionHash": storage_hash(resource),
+            "namespaced": resource.namespaced, "kind": &*resource.kind, "verbs": resource.verbs(),
         });
+        if resource.review.is_none() {
+            entry["storageVersionHash"] = Value::from(storage_hash(resource));
+        }
         if !resource.short_names.is_empty() {
             entry["shortNames"] = texts(&resource.short_names);
         }
@@ -259,24 +301,30 @@ fn aggregated_group(group: &str, versions: &[GroupVersion]) -> Value {
     let versions: Vec<Value> = versions
         .iter()
         .map(|served| {
-            let resources: Vec<Value> =
-                served.resources.values().map(|resource| aggregated_resource(resource)).collect();
+            let resources: Vec<Value> = served
+                .resources
+                .values()
+                .map(|resource| aggregated_resource(resource))
+                .collect();
             json!({"version": &*served.version, "resources": resources, "freshness": "Current"})
         })
         .collect();
-    let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
+    let metadata = if group.is_empty() {
+        json!({})
+    } else {
+        json!({"name": group})
+    };
     json!({"metadata": metadata, "versions": versions})
 }
 
 fn aggregated_resource(resource: &Resource) -> Value {
-    let response_kind =
-        |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    let response_kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let mut entry = json!({
         "resource": &*resource.plural,
         "responseKind": response_kind(&resource.group, &resource.version, &resource.kind),
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": &*resource.singular,
-        "verbs": COLLECTION_VERBS,
+        "verbs": resource.verbs(),
     });
     if !resource.short_names.is_empty() {
         entry["shortNames"] = texts(&resource.short_names);

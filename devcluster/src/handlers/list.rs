@@ -27,24 +27,40 @@ struct ContinueToken {
 
 impl ContinueToken {
     fn encode(&self) -> String {
-        let revision = self.revision.map_or(-1, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
+        let revision = self
+            .revision
+            .map_or(-1, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
         let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": self.start});
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
     fn decode(text: &str) -> ApiResult<Self> {
-        let bad = || ApiError::bad_request("continue key is not valid: start a new list without it");
-        let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
+        let bad =
+            || ApiError::bad_request("continue key is not valid: start a new list without it");
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text.trim_end_matches('='))
+            .map_err(|_| bad())?;
         let token: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
         if token["v"] != "meta.k8s.io/v1" {
             return Err(bad());
         }
-        let start = token["start"].as_str().filter(|start| !start.is_empty()).ok_or_else(bad)?;
+        let start = token["start"]
+            .as_str()
+            .filter(|start| !start.is_empty())
+            .ok_or_else(bad)?;
         let revision = match token["rv"].as_i64().ok_or_else(bad)? {
             -1 => None,
-            revision => Some(u64::try_from(revision).ok().filter(|rv| *rv > 0).ok_or_else(bad)?),
+            revision => Some(
+                u64::try_from(revision)
+                    .ok()
+                    .filter(|rv| *rv > 0)
+                    .ok_or_else(bad)?,
+            ),
         };
-        Ok(Self { revision, start: start.to_owned() })
+        Ok(Self {
+            revision,
+            start: start.to_owned(),
+        })
     }
 }
 
@@ -53,7 +69,11 @@ impl Api {
         let view = View::for_list(self, call)?;
         let selection = Selection::parse(call)?;
         let options = ListOptions::parse(&call.query)?;
-        let token = options.continue_token.as_deref().map(ContinueToken::decode).transpose()?;
+        let token = options
+            .continue_token
+            .as_deref()
+            .map(ContinueToken::decode)
+            .transpose()?;
         let at = match (&token, options.revision) {
             (Some(token), _) => token.revision,
             (None, ListRevision::Newest) => None,
@@ -66,7 +86,12 @@ impl Api {
                 Some(revision)
             }
         };
-        let page = Page { selection: &selection, limit: options.limit, start: token.as_ref(), at };
+        let page = Page {
+            selection: &selection,
+            limit: options.limit,
+            start: token.as_ref(),
+            at,
+        };
         let (objects, metadata) = page.read(call)?;
         Ok(view.list(objects, &metadata))
     }
@@ -87,32 +112,55 @@ impl Page<'_> {
         let mut rest = 0_usize;
         let mut last = String::new();
         let start = self.start.map(|token| token.start.as_str());
-        let scanned = call.resource.collection.scan(self.selection.scope(), start, self.at, |key, object| {
-            if !whole && !self.selection.matches(&call.resource, key, object) {
-                return ControlFlow::Continue(());
-            }
-            if self.limit.is_some_and(|limit| objects.len() == limit) {
-                next.get_or_insert_with(|| format!("{last}\0"));
-                rest += 1;
-                // What is left is only counted where the count is told.
-                return if whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-            }
-            objects.push(Arc::clone(object));
-            if self.limit.is_some() {
-                last = key.as_str().to_owned();
-            }
-            ControlFlow::Continue(())
-        });
+        let scanned =
+            call.resource
+                .collection
+                .scan(self.selection.scope(), start, self.at, |key, object| {
+                    if !whole && !self.selection.matches(&call.resource, key, object) {
+                        return ControlFlow::Continue(());
+                    }
+                    if self.limit.is_some_and(|limit| objects.len() == limit) {
+                        next.get_or_insert_with(|| format!("{last}\0"));
+                        rest += 1;
+                        // What is left is only counted where the count is told.
+                        return if whole {
+                            ControlFlow::Continue(())
+                        } else {
+                            ControlFlow::Break(())
+                        };
+                    }
+                    objects.push(Arc::clone(object));
+                    if self.limit.is_some() {
+                        last = key.as_str().to_owned();
+                    }
+                    ControlFlow::Continue(())
+                });
         let revision = scanned.map_err(|compacted| self.expired(compacted))?;
-        let token = next.map(|start| ContinueToken { revision: Some(revision), start }.encode());
+        let token = next.map(|start| {
+            ContinueToken {
+                revision: Some(revision),
+                start,
+            }
+            .encode()
+        });
         let remaining = (whole && token.is_some()).then_some(rest);
-        Ok((objects, ListMetadata { revision, continue_token: token, remaining }))
+        Ok((
+            objects,
+            ListMetadata {
+                revision,
+                continue_token: token,
+                remaining,
+            },
+        ))
     }
 
     fn expired(&self, compacted: Compacted) -> ApiError {
         match self.start {
             Some(token) => {
-                let newest = ContinueToken { revision: None, start: token.start.clone() };
+                let newest = ContinueToken {
+                    revision: None,
+                    start: token.start.clone(),
+                };
                 ApiError::expired(
                     "The provided continue parameter is too old to display a consistent list result. You can start \
                      a new list without the continue parameter, or use the continue token in this response to \
@@ -137,8 +185,14 @@ mod tests {
     #[test]
     fn continue_tokens_come_back_and_garbage_is_400() {
         for token in [
-            ContinueToken { revision: Some(7), start: "ns/a\0".to_owned() },
-            ContinueToken { revision: None, start: "a".to_owned() },
+            ContinueToken {
+                revision: Some(7),
+                start: "ns/a\0".to_owned(),
+            },
+            ContinueToken {
+                revision: None,
+                start: "a".to_owned(),
+            },
         ] {
             assert_eq!(ContinueToken::decode(&token.encode()).unwrap(), token);
         }
@@ -149,7 +203,11 @@ mod tests {
             URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":4,"start":""}"#),
         ];
         for text in bad {
-            assert_eq!(ContinueToken::decode(&text).unwrap_err().code(), 400, "{text}");
+            assert_eq!(
+                ContinueToken::decode(&text).unwrap_err().code(),
+                400,
+                "{text}"
+            );
         }
     }
 }

@@ -13,6 +13,7 @@ mod options;
 mod other;
 mod patch;
 mod present;
+mod review;
 mod scale;
 mod select;
 mod subresource;
@@ -86,7 +87,10 @@ impl Call {
 
     /// The key of the item that the path names.
     fn key(&self) -> Key {
-        Key::new(self.namespace(), self.path.name.as_deref().unwrap_or_default())
+        Key::new(
+            self.namespace(),
+            self.path.name.as_deref().unwrap_or_default(),
+        )
     }
 
     fn name(&self) -> &str {
@@ -132,6 +136,9 @@ impl Api {
         {
             call.warnings.push(text.clone());
         }
+        if let Some(review) = call.resource.review {
+            return self.review(call, review);
+        }
         if call.path.subresource.is_some() {
             return self.handle_subresource(call).await;
         }
@@ -149,7 +156,10 @@ impl Api {
 
     /// The uid of an existing service account.
     pub(crate) fn account_uid(&self, namespace: &str, name: &str) -> Option<String> {
-        let stored = self.accounts.collection.get(&Key::new(Some(namespace), name))?;
+        let stored = self
+            .accounts
+            .collection
+            .get(&Key::new(Some(namespace), name))?;
         Some(stored.field("metadata.uid").into_owned())
     }
 
@@ -163,7 +173,10 @@ impl Api {
         }
         match tokio::time::timeout(REVISION_WAIT, self.store.reached(revision)).await {
             Ok(()) => Ok(()),
-            Err(_) => Err(ApiError::revision_too_large(revision, self.store.revision())),
+            Err(_) => Err(ApiError::revision_too_large(
+                revision,
+                self.store.revision(),
+            )),
         }
     }
 
@@ -172,9 +185,11 @@ impl Api {
         if let Some(text) = call.query.text("resourceVersion")
             && text != "0"
         {
-            let revision: u64 = text
-                .parse()
-                .map_err(|_| ApiError::unknown(format!("strconv.ParseUint: parsing \"{text}\": invalid syntax")))?;
+            let revision: u64 = text.parse().map_err(|_| {
+                ApiError::unknown(format!(
+                    "strconv.ParseUint: parsing \"{text}\": invalid syntax"
+                ))
+            })?;
             self.wait_for_revision(revision).await?;
         }
         let stored = self.existing(call)?;
@@ -183,6 +198,9 @@ impl Api {
 
     /// The item that the path names.
     fn existing(&self, call: &Call) -> ApiResult<Arc<StoredObject>> {
-        call.resource.collection.get(&call.key()).ok_or_else(|| call.not_found())
+        call.resource
+            .collection
+            .get(&call.key())
+            .ok_or_else(|| call.not_found())
     }
 }

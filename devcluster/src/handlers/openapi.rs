@@ -18,9 +18,6 @@ use crate::{
     store::object_bytes,
 };
 
-const VERBS: [&str; 8] =
-    ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
-
 /// The OpenAPI documents of a catalog; each is made when it is first asked for.
 #[derive(Debug)]
 pub(crate) struct OpenApi {
@@ -48,14 +45,23 @@ impl OpenApi {
                 };
                 let resources: Vec<_> = served.resources.values().map(Arc::clone).collect();
                 let hash = openapi::hash(fingerprint(&resources).as_bytes());
-                documents.push(GroupDocument { path, hash, resources, bytes: OnceLock::new() });
+                documents.push(GroupDocument {
+                    path,
+                    hash,
+                    resources,
+                    bytes: OnceLock::new(),
+                });
             }
         }
         Self { documents }
     }
 
     fn index(&self) -> Value {
-        openapi::index(self.documents.iter().map(|document| (&*document.path, &*document.hash)))
+        openapi::index(
+            self.documents
+                .iter()
+                .map(|document| (&*document.path, &*document.hash)),
+        )
     }
 
     fn find(&self, path: &str) -> Option<&GroupDocument> {
@@ -69,8 +75,12 @@ fn fingerprint(resources: &[Arc<Resource>]) -> String {
         .iter()
         .map(|resource| {
             json!([
-                &*resource.group, &*resource.version, &*resource.plural, &*resource.kind,
-                resource.namespaced, subresources(resource),
+                &*resource.group,
+                &*resource.version,
+                &*resource.plural,
+                &*resource.kind,
+                resource.namespaced,
+                subresources(resource),
                 resource.custom().map(|custom| &custom.schema_source),
             ])
         })
@@ -92,8 +102,11 @@ fn subresources(resource: &Resource) -> Vec<&'static str> {
 impl GroupDocument {
     fn bytes(&self) -> &Bytes {
         self.bytes.get_or_init(|| {
-            let lists: Vec<Vec<&'static str>> =
-                self.resources.iter().map(|resource| subresources(resource)).collect();
+            let lists: Vec<Vec<&'static str>> = self
+                .resources
+                .iter()
+                .map(|resource| subresources(resource))
+                .collect();
             let resources: Vec<ResourceDocument<'_>> = self
                 .resources
                 .iter()
@@ -104,7 +117,7 @@ impl GroupDocument {
                     kind: &resource.kind,
                     plural: &resource.plural,
                     namespaced: resource.namespaced,
-                    verbs: &VERBS,
+                    verbs: resource.verbs(),
                     subresources,
                     schema: resource.custom().map(|custom| &custom.schema_source),
                 })
@@ -116,7 +129,12 @@ impl GroupDocument {
 
 impl Api {
     /// Answers `/openapi/v3` and the documents below it.
-    pub(super) fn openapi_v3(&self, path: &[&str], query: &Query, headers: &HeaderMap) -> ApiResponse {
+    pub(super) fn openapi_v3(
+        &self,
+        path: &[&str],
+        query: &Query,
+        headers: &HeaderMap,
+    ) -> ApiResponse {
         let catalog = self.registry.catalog();
         let documents = self.documents.of(&catalog);
         let openapi = &documents.openapi;
@@ -135,9 +153,12 @@ impl Api {
             return response;
         }
         let etag = HeaderValue::from_str(&format!("\"{}\"", document.hash)).ok();
-        let known = etag
-            .as_ref()
-            .is_some_and(|etag| headers.get_all(header::IF_NONE_MATCH).iter().any(|tag| tag == etag));
+        let known = etag.as_ref().is_some_and(|etag| {
+            headers
+                .get_all(header::IF_NONE_MATCH)
+                .iter()
+                .any(|tag| tag == etag)
+        });
         let mut response = if known {
             response::with_type(304, "application/json", body::empty())
         } else {
@@ -148,7 +169,10 @@ impl Api {
             out.insert(header::ETAG, etag);
         }
         if query.text("hash").is_some() {
-            out.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+            out.insert(
+                header::CACHE_CONTROL,
+                HeaderValue::from_static("public, immutable"),
+            );
         }
         out.insert(header::VARY, HeaderValue::from_static("Accept"));
         response

@@ -56,10 +56,16 @@ impl WriteOptions {
             }
         }
         if query.raw_is_set("force") {
-            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+            errors.push(FieldError::forbidden(
+                "force",
+                "may not be specified for non-apply patch",
+            ));
         }
         if errors.is_empty() {
-            Ok(Self { dry_run, field_validation })
+            Ok(Self {
+                dry_run,
+                field_validation,
+            })
         } else {
             Err(ApiError::invalid("meta.k8s.io", kind, "", &errors))
         }
@@ -69,8 +75,15 @@ impl WriteOptions {
 fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut Vec<FieldError>) -> bool {
     let values: Vec<&str> = values.filter(|value| !value.is_empty()).collect();
     if values.iter().any(|value| *value != "All") {
-        let list = values.iter().map(|value| Value::from(*value)).collect::<Vec<_>>();
-        errors.push(FieldError::not_supported("dryRun", Value::from(list), &["All"]));
+        let list = values
+            .iter()
+            .map(|value| Value::from(*value))
+            .collect::<Vec<_>>();
+        errors.push(FieldError::not_supported(
+            "dryRun",
+            Value::from(list),
+            &["All"],
+        ));
     }
     !values.is_empty()
 }
@@ -100,7 +113,10 @@ impl DeleteOptions {
         let source = match from_body {
             Some(()) => {
                 let value = super::body::decode_any(call)?;
-                if value["kind"].as_str().is_some_and(|kind| kind != "DeleteOptions") {
+                if value["kind"]
+                    .as_str()
+                    .is_some_and(|kind| kind != "DeleteOptions")
+                {
                     return Err(ApiError::bad_request(format!(
                         "the body must be DeleteOptions, not {}",
                         value["kind"]
@@ -116,7 +132,11 @@ impl DeleteOptions {
     /// Options as JSON, checked.
     pub(super) fn checked(source: &Value) -> ApiResult<Self> {
         let mut errors = Vec::new();
-        let runs = source["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let runs = source["dryRun"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
         let dry_run = dry_run(runs, &mut errors);
         let policy = source["propagationPolicy"].as_str();
         let orphan = source["orphanDependents"].as_bool();
@@ -142,7 +162,12 @@ impl DeleteOptions {
             (None, None) => None,
         };
         if !errors.is_empty() {
-            return Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
+            return Err(ApiError::invalid(
+                "meta.k8s.io",
+                "DeleteOptions",
+                "",
+                &errors,
+            ));
         }
         let precondition = |key: &str| source["preconditions"][key].as_str().map(str::to_owned);
         Ok(Self {
@@ -195,7 +220,10 @@ pub(super) struct ListOptions {
 impl ListOptions {
     /// Reads the options of a list and checks their combination.
     pub(super) fn parse(query: &Query) -> ApiResult<Self> {
-        let limit = query.number("limit")?.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+        let limit = query
+            .number("limit")?
+            .and_then(|n| usize::try_from(n).ok())
+            .filter(|n| *n > 0);
         let continue_token = query.text("continue").map(str::to_owned);
         let revision_text = query.text("resourceVersion").unwrap_or_default();
         let matching = query.text("resourceVersionMatch");
@@ -207,12 +235,17 @@ impl ListOptions {
             ));
         }
         if let Some(matching) = matching {
-            check_match(matching, revision_text, continue_token.is_some(), &mut errors);
+            check_match(
+                matching,
+                revision_text,
+                continue_token.is_some(),
+                &mut errors,
+            );
         }
         if !errors.is_empty() {
             return Err(invalid_list_options(&errors));
         }
-        if revision_text != "" && revision_text != "0" && continue_token.is_some() {
+        if !revision_text.is_empty() && revision_text != "0" && continue_token.is_some() {
             return Err(ApiError::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
@@ -221,7 +254,9 @@ impl ListOptions {
             "" => ListRevision::Newest,
             text => {
                 let asked: u64 = text.parse().map_err(|_| {
-                    ApiError::bad_request(format!("invalid resource version \"{text}\": it must be a whole number"))
+                    ApiError::bad_request(format!(
+                        "invalid resource version \"{text}\": it must be a whole number"
+                    ))
                 })?;
                 match (asked, matching, limit) {
                     (0, _, _) => ListRevision::Newest,
@@ -232,7 +267,11 @@ impl ListOptions {
         };
         // Any state will do: it comes whole.
         let limit = if revision_text == "0" { None } else { limit };
-        Ok(Self { limit, revision, continue_token })
+        Ok(Self {
+            limit,
+            revision,
+            continue_token,
+        })
     }
 }
 
@@ -245,10 +284,17 @@ fn check_match(matching: &str, revision: &str, continued: bool, errors: &mut Vec
         ));
     }
     if continued {
-        errors.push(FieldError::forbidden(at, "resourceVersionMatch is forbidden when continue is provided"));
+        errors.push(FieldError::forbidden(
+            at,
+            "resourceVersionMatch is forbidden when continue is provided",
+        ));
     }
     if !matches!(matching, "Exact" | "NotOlderThan") {
-        errors.push(FieldError::not_supported(at, matching, &["Exact", "NotOlderThan", ""]));
+        errors.push(FieldError::not_supported(
+            at,
+            matching,
+            &["Exact", "NotOlderThan", ""],
+        ));
     }
     if matching == "Exact" && revision == "0" {
         errors.push(FieldError::forbidden(
@@ -307,12 +353,16 @@ impl WatchOptions {
         if !errors.is_empty() {
             return Err(invalid_list_options(&errors));
         }
-        let timeout_seconds =
-            query.number("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0);
+        let timeout_seconds = query
+            .number("timeoutSeconds")?
+            .and_then(|n| u64::try_from(n).ok())
+            .filter(|n| *n > 0);
         let revision: u64 = match text {
             "" => 0,
             text => text.parse().map_err(|_| {
-                ApiError::unknown(format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+                ApiError::unknown(format!(
+                    "strconv.ParseUint: parsing \"{text}\": invalid syntax"
+                ))
             })?,
         };
         let start = match (initial, revision) {
@@ -321,7 +371,11 @@ impl WatchOptions {
             (None, 0) => WatchStart::State { at_least: 0 },
             (_, revision) => WatchStart::After(revision),
         };
-        Ok(Self { start, bookmarks, timeout_seconds })
+        Ok(Self {
+            start,
+            bookmarks,
+            timeout_seconds,
+        })
     }
 }
 
@@ -345,8 +399,14 @@ mod tests {
             ("limit=-1", Ok((None, newest))),
             ("limit=2&resourceVersion=0", Ok((None, newest))),
             ("resourceVersion=7", Ok((None, ListRevision::AtLeast(7)))),
-            ("resourceVersion=7&limit=2", Ok((Some(2), ListRevision::Exactly(7)))),
-            ("resourceVersion=7&resourceVersionMatch=Exact", Ok((None, ListRevision::Exactly(7)))),
+            (
+                "resourceVersion=7&limit=2",
+                Ok((Some(2), ListRevision::Exactly(7))),
+            ),
+            (
+                "resourceVersion=7&resourceVersionMatch=Exact",
+                Ok((None, ListRevision::Exactly(7))),
+            ),
             (
                 "resourceVersion=7&resourceVersionMatch=NotOlderThan&limit=2",
                 Ok((Some(2), ListRevision::AtLeast(7))),
@@ -354,7 +414,10 @@ mod tests {
             ("resourceVersionMatch=Exact", Err(422)),
             ("resourceVersion=0&resourceVersionMatch=Exact", Err(422)),
             ("resourceVersion=7&resourceVersionMatch=Foo", Err(422)),
-            ("continue=x&resourceVersionMatch=Exact&resourceVersion=7", Err(422)),
+            (
+                "continue=x&resourceVersionMatch=Exact&resourceVersion=7",
+                Err(422),
+            ),
             ("continue=x&resourceVersion=7", Err(400)),
             ("sendInitialEvents=true", Err(422)),
             ("resourceVersion=abc", Err(400)),
@@ -362,7 +425,9 @@ mod tests {
         ];
         for (text, expected) in cases {
             let got = ListOptions::parse(&query(text));
-            let got = got.map(|o| (o.limit, o.revision)).map_err(|error| error.code());
+            let got = got
+                .map(|o| (o.limit, o.revision))
+                .map_err(|error| error.code());
             assert_eq!(got, expected, "{text}");
         }
     }
@@ -377,13 +442,18 @@ mod tests {
                 "resourceVersion=9&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
                 Ok(WatchStart::State { at_least: 9 }),
             ),
-            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", Ok(WatchStart::Now)),
+            (
+                "sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
+                Ok(WatchStart::Now),
+            ),
             ("sendInitialEvents=true", Err(422)),
             ("resourceVersionMatch=NotOlderThan", Err(422)),
             ("resourceVersion=abc", Err(500)),
         ];
         for (text, expected) in cases {
-            let got = WatchOptions::parse(&query(text)).map(|o| o.start).map_err(|e| e.code());
+            let got = WatchOptions::parse(&query(text))
+                .map(|o| o.start)
+                .map_err(|e| e.code());
             assert_eq!(got, expected, "{text}");
         }
     }
@@ -392,14 +462,25 @@ mod tests {
     fn delete_options_refuse_unknown_and_double_policies() {
         let cases = [
             (json!({}), Ok(None)),
-            (json!({"propagationPolicy": "Foreground"}), Ok(Some(Propagation::Foreground))),
-            (json!({"orphanDependents": true}), Ok(Some(Propagation::Orphan))),
+            (
+                json!({"propagationPolicy": "Foreground"}),
+                Ok(Some(Propagation::Foreground)),
+            ),
+            (
+                json!({"orphanDependents": true}),
+                Ok(Some(Propagation::Orphan)),
+            ),
             (json!({"propagationPolicy": "Foo"}), Err(422)),
-            (json!({"propagationPolicy": "Orphan", "orphanDependents": true}), Err(422)),
+            (
+                json!({"propagationPolicy": "Orphan", "orphanDependents": true}),
+                Err(422),
+            ),
             (json!({"dryRun": ["x"]}), Err(422)),
         ];
         for (source, expected) in cases {
-            let got = DeleteOptions::checked(&source).map(|o| o.propagation).map_err(|e| e.code());
+            let got = DeleteOptions::checked(&source)
+                .map(|o| o.propagation)
+                .map_err(|e| e.code());
             assert_eq!(got, expected, "{source}");
         }
     }

@@ -20,7 +20,10 @@ const CHECKS: [&str; 2] = ["ping", "store"];
 
 /// Whether anybody may read a path.
 pub(crate) fn is_public(path: &[String]) -> bool {
-    matches!(path.first().map(String::as_str), Some("healthz" | "livez" | "readyz" | "version"))
+    matches!(
+        path.first().map(String::as_str),
+        Some("healthz" | "livez" | "readyz" | "version")
+    )
 }
 
 impl Api {
@@ -56,7 +59,11 @@ impl Api {
         let mut paths = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
         for (group, versions) in catalog.groups().filter(|(group, _)| !group.is_empty()) {
             paths.push(format!("/apis/{group}"));
-            paths.extend(versions.iter().map(|gv| format!("/apis/{group}/{}", gv.version)));
+            paths.extend(
+                versions
+                    .iter()
+                    .map(|gv| format!("/apis/{group}/{}", gv.version)),
+            );
         }
         for path in ["/healthz", "/livez", "/openapi/v3", "/readyz", "/version"] {
             paths.push(path.to_owned());
@@ -70,8 +77,10 @@ impl Api {
         match rest {
             [] if query.flag("verbose").is_none() && !stopping => response::text(200, "ok"),
             [] => {
-                let mut text: String =
-                    CHECKS.iter().map(|check| format!("[+]{check} ok\n")).collect();
+                let mut text: String = CHECKS
+                    .iter()
+                    .map(|check| format!("[+]{check} ok\n"))
+                    .collect();
                 if stopping {
                     text.push_str("[-]shutdown failed: the cluster is stopping\n");
                 }
@@ -94,13 +103,19 @@ fn version() -> serde_json::Value {
 
 /// The second version is only offered as an empty document in JSON: clients use the third.
 fn openapi_v2(headers: &HeaderMap) -> ApiResponse {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let json = accept.is_empty() || accept.contains("json") || accept.contains("*/*");
     if !json {
         return response::text(406, "only application/json is offered\n");
     }
-    response::json(200, &json!({
-        "swagger": "2.0", "info": {"title": "Kubernetes", "version": GIT_VERSION}, "paths": {},
-        "definitions": {},
-    }))
+    response::json(
+        200,
+        &json!({
+            "swagger": "2.0", "info": {"title": "Kubernetes", "version": GIT_VERSION}, "paths": {},
+            "definitions": {},
+        }),
+    )
 }

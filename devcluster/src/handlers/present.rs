@@ -12,7 +12,8 @@ use crate::{
     error::{ApiError, ApiResult},
     http::{
         accept::{self, Form, Media, Offer, TableVersion, Transform},
-        body, response::{self, ApiResponse},
+        body,
+        response::{self, ApiResponse},
     },
     printers::{IncludeObject, TableOptions},
     registry::Resource,
@@ -77,14 +78,26 @@ impl View {
             Some(_) => IncludeObject::Metadata,
         };
         let agent = call.header(header::USER_AGENT).unwrap_or_default();
-        let browser = ["curl", "Wget", "Mozilla/5.0"].iter().any(|prefix| agent.starts_with(prefix));
+        let browser = ["curl", "Wget", "Mozilla/5.0"]
+            .iter()
+            .any(|prefix| agent.starts_with(prefix));
         let pretty = call.query.flag("pretty").unwrap_or(browser);
-        Ok(Self { resource: Arc::clone(&call.resource), form, include, pretty, now: api.clock.now() })
+        Ok(Self {
+            resource: Arc::clone(&call.resource),
+            form,
+            include,
+            pretty,
+            now: api.clock.now(),
+        })
     }
 
     /// A response of a stored object.
     pub(super) fn stored(&self, code: u16, object: &StoredObject) -> ApiResponse {
-        if self.form == (Form { media: Media::Json, transform: Transform::None })
+        if self.form
+            == (Form {
+                media: Media::Json,
+                transform: Transform::None,
+            })
             && !self.pretty
             && object.shape == self.resource.shape
         {
@@ -123,7 +136,13 @@ impl View {
         response::json(code, value)
     }
 
-    fn table(&self, version: TableVersion, objects: &[&Value], metadata: Value, headers: bool) -> Value {
+    fn table(
+        &self,
+        version: TableVersion,
+        objects: &[&Value],
+        metadata: Value,
+        headers: bool,
+    ) -> Value {
         let options = TableOptions {
             api_version: version.api_version().to_owned(),
             include_object: self.include,
@@ -134,11 +153,17 @@ impl View {
     }
 
     /// A response of a list, streamed in chunks.
-    pub(super) fn list(&self, objects: Vec<Arc<StoredObject>>, metadata: &ListMetadata) -> ApiResponse {
+    pub(super) fn list(
+        &self,
+        objects: Vec<Arc<StoredObject>>,
+        metadata: &ListMetadata,
+    ) -> ApiResponse {
         let kind = match self.form.transform {
             Transform::Table(version) => {
-                let values: Vec<Value> =
-                    objects.iter().map(|object| self.resource.read(object)).collect();
+                let values: Vec<Value> = objects
+                    .iter()
+                    .map(|object| self.resource.read(object))
+                    .collect();
                 let values: Vec<&Value> = values.iter().collect();
                 return self.respond(200, &self.table(version, &values, metadata.value(), true));
             }
@@ -160,8 +185,18 @@ impl View {
         let mut start = BytesMut::from(&object_bytes(&head)[..]);
         start.truncate(start.len() - 1);
         start.put_slice(b",\"items\":[");
-        let chunks = ListChunks { view: self.clone(), objects: objects.into_iter(), start, first: true, finished: false };
-        response::with_type(200, "application/json", body::stream(futures::stream::iter(chunks)))
+        let chunks = ListChunks {
+            view: self.clone(),
+            objects: objects.into_iter(),
+            start,
+            first: true,
+            finished: false,
+        };
+        response::with_type(
+            200,
+            "application/json",
+            body::stream(futures::stream::iter(chunks)),
+        )
     }
 
     /// An object as a member of `items`.
@@ -192,7 +227,11 @@ impl View {
     }
 
     /// The object of a watch event. `headers`: a Table shows its columns.
-    pub(super) fn event_object<'a>(&self, object: &'a StoredObject, headers: bool) -> Cow<'a, [u8]> {
+    pub(super) fn event_object<'a>(
+        &self,
+        object: &'a StoredObject,
+        headers: bool,
+    ) -> Cow<'a, [u8]> {
         match self.form.transform {
             Transform::None if object.shape == self.resource.shape => Cow::Borrowed(object.bytes()),
             Transform::None => Cow::Owned(object_bytes(&self.resource.read(object)).to_vec()),
@@ -202,14 +241,17 @@ impl View {
             Transform::Table(version) => {
                 let value = self.resource.read(object);
                 let metadata = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
-                Cow::Owned(object_bytes(&self.table(version, &[&value], metadata, headers)).to_vec())
+                Cow::Owned(
+                    object_bytes(&self.table(version, &[&value], metadata, headers)).to_vec(),
+                )
             }
         }
     }
 
     /// The object of a bookmark.
     pub(super) fn bookmark(&self, revision: u64, ends_state: bool, headers: bool) -> Bytes {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata =
+            json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if ends_state {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

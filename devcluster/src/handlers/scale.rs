@@ -77,7 +77,9 @@ impl Api {
             let replicas = match &wanted["spec"]["replicas"] {
                 Value::Null => 0,
                 count => count.as_i64().ok_or_else(|| {
-                    ApiError::bad_request(format!("spec.replicas must be a whole number, not {count}"))
+                    ApiError::bad_request(format!(
+                        "spec.replicas must be a whole number, not {count}"
+                    ))
                 })?,
             };
             if replicas < 0 {
@@ -86,7 +88,12 @@ impl Api {
                     replicas,
                     "must be greater than or equal to 0",
                 );
-                return Err(ApiError::invalid("autoscaling", "Scale", key.name(), &[error]));
+                return Err(ApiError::invalid(
+                    "autoscaling",
+                    "Scale",
+                    key.name(),
+                    &[error],
+                ));
             }
             let mut new = current.clone();
             let revision = metadata_text(&wanted, "resourceVersion");
@@ -100,17 +107,31 @@ impl Api {
 }
 
 fn paths_of(resource: &Resource) -> ApiResult<&ScalePaths> {
-    resource.scale.as_ref().ok_or_else(ApiError::no_such_resource)
+    resource
+        .scale
+        .as_ref()
+        .ok_or_else(ApiError::no_such_resource)
 }
 
 /// The Scale of an object.
 fn scale_of(resource: &Resource, object: &Value) -> ApiResult<Value> {
     let paths = paths_of(resource)?;
-    let replicas = path(object, &paths.spec_replicas).and_then(Value::as_i64).ok_or_else(|| {
-        ApiError::internal(&format!("the spec replicas field \"{}\" does not exist", paths.spec_replicas))
-    })?;
+    let replicas = path(object, &paths.spec_replicas)
+        .and_then(Value::as_i64)
+        .ok_or_else(|| {
+            ApiError::internal(&format!(
+                "the spec replicas field \"{}\" does not exist",
+                paths.spec_replicas
+            ))
+        })?;
     let mut metadata = Map::new();
-    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
         if let Some(value) = object["metadata"].get(key) {
             metadata.insert(key.to_owned(), value.clone());
         }
@@ -118,7 +139,10 @@ fn scale_of(resource: &Resource, object: &Value) -> ApiResult<Value> {
     let mut status = json!({
         "replicas": path(object, &paths.status_replicas).and_then(Value::as_i64).unwrap_or(0),
     });
-    let selector = paths.label_selector.as_deref().and_then(|at| path(object, at));
+    let selector = paths
+        .label_selector
+        .as_deref()
+        .and_then(|at| path(object, at));
     let selector = match selector {
         Some(Value::String(text)) => text.clone(),
         Some(selector) => selector_text(selector),
@@ -137,12 +161,21 @@ fn scale_of(resource: &Resource, object: &Value) -> ApiResult<Value> {
 /// A LabelSelector object in the grammar of `labelSelector`.
 fn selector_text(selector: &Value) -> String {
     let equal = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut terms: Vec<String> =
-        equal.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
-    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+    let mut terms: Vec<String> = equal
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    for expression in selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
         let key = expression["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> =
-            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let values: Vec<&str> = expression["values"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         let values = values.join(",");
         terms.push(match expression["operator"].as_str() {
             Some("In") => format!("{key} in ({values})"),
@@ -155,7 +188,10 @@ fn selector_text(selector: &Value) -> String {
 }
 
 fn path<'a>(object: &'a Value, dotted: &str) -> Option<&'a Value> {
-    dotted.trim_start_matches('.').split('.').try_fold(object, |at, step| at.get(step))
+    dotted
+        .trim_start_matches('.')
+        .split('.')
+        .try_fold(object, |at, step| at.get(step))
 }
 
 fn set_path(object: &mut Value, dotted: &str, value: Value) {

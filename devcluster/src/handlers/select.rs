@@ -35,7 +35,10 @@ impl Selection {
         let fields = FieldSelector::parse(field_text).map_err(|why| refuse(&why))?;
         for requirement in fields.requirements() {
             if !supports(resource, &requirement.field) {
-                return Err(refuse(&format!("field label not supported: {}", requirement.field)));
+                return Err(refuse(&format!(
+                    "field label not supported: {}",
+                    requirement.field
+                )));
             }
         }
         let path_name = call.path.name.as_deref();
@@ -52,7 +55,12 @@ impl Selection {
             .or(wanted)
             .filter(|_| namespace.is_some() || !resource.namespaced)
             .map(|name| Key::new(namespace.as_deref(), name));
-        Ok(Self { namespace, one, labels, fields })
+        Ok(Self {
+            namespace,
+            one,
+            labels,
+            fields,
+        })
     }
 
     pub(super) fn scope(&self) -> Scope<'_> {
@@ -71,7 +79,9 @@ impl Selection {
     /// Whether an object of the scope is meant.
     pub(super) fn matches(&self, resource: &Resource, key: &Key, object: &StoredObject) -> bool {
         self.labels.matches(object.labels.as_ref())
-            && self.fields.matches(|field| resource.field(key, object, field))
+            && self
+                .fields
+                .matches(|field| resource.field(key, object, field))
     }
 }
 

@@ -58,7 +58,9 @@ impl Api {
                 ("token", Verb::Create) => self.create_token(call),
                 _ => Err(ApiError::method_not_allowed()),
             },
-            ("log" | "exec" | "attach" | "portforward" | "proxy", _) if &*resource.kind == "Pod" => {
+            ("log" | "exec" | "attach" | "portforward" | "proxy", _)
+                if &*resource.kind == "Pod" =>
+            {
                 Err(ApiError::not_implemented(&format!("pods/{name}")))
             }
             _ => Err(ApiError::no_such_resource()),
@@ -116,7 +118,14 @@ impl Api {
         let sent_uid = metadata_text(&binding, "uid").to_owned();
         self.change(&mut change, &mut call.warnings, |current, _| {
             let conflict = |why: &str| {
-                ApiError::conflict(crate::error::Named { group: "", plural: "pods/binding" }, key.name(), why)
+                ApiError::conflict(
+                    crate::error::Named {
+                        group: "",
+                        plural: "pods/binding",
+                    },
+                    key.name(),
+                    why,
+                )
             };
             if !sent_uid.is_empty() && sent_uid != metadata_text(current, "uid") {
                 return Err(conflict("the uid of the binding is not that of the pod"));
@@ -134,7 +143,10 @@ impl Api {
         let options = WriteOptions::parse(&call.query, "CreateOptions")?;
         let eviction = body::decode_any(call)?;
         let delete = DeleteOptions::checked(&eviction["deleteOptions"])?;
-        let delete = DeleteOptions { dry_run: delete.dry_run || options.dry_run, ..delete };
+        let delete = DeleteOptions {
+            dry_run: delete.dry_run || options.dry_run,
+            ..delete
+        };
         let resource = Arc::clone(&call.resource);
         let key = call.key();
         let stamp = self.clock.stamp();
@@ -178,7 +190,12 @@ impl Api {
         };
         if let Some(problem) = problem {
             let error = FieldError::invalid("spec.expirationSeconds", seconds, problem);
-            return Err(ApiError::invalid("authentication.k8s.io", "TokenRequest", call.name(), &[error]));
+            return Err(ApiError::invalid(
+                "authentication.k8s.io",
+                "TokenRequest",
+                call.name(),
+                &[error],
+            ));
         }
         let mut audiences: Vec<String> = spec["audiences"]
             .as_array()
@@ -192,7 +209,11 @@ impl Api {
         }
         let namespace = call.namespace().unwrap_or_default();
         let uid = account.field("metadata.uid");
-        let account = Account { namespace, name: call.name(), uid: &uid };
+        let account = Account {
+            namespace,
+            name: call.name(),
+            uid: &uid,
+        };
         let token = self.authenticator.sign(account, &audiences, seconds)?;
         let expires = self
             .clock

@@ -83,7 +83,11 @@ impl Api {
         let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
         let object = body::decode(call, options)?;
         let sent_name = metadata_text(&object, "name");
-        if sent_name != call.name() && !(sent_name.is_empty() && part == Part::Main && call.resource.traits.create_on_update) {
+        if sent_name != call.name()
+            && !(sent_name.is_empty()
+                && part == Part::Main
+                && call.resource.traits.create_on_update)
+        {
             return Err(ApiError::bad_request(format!(
                 "the name of the object ({sent_name}) does not match the name on the URL ({})",
                 call.name()
@@ -108,7 +112,11 @@ impl Api {
             && metadata_text(&object, "resourceVersion").is_empty()
             && resource.collection.get(&key).is_some()
         {
-            let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
+            let error = FieldError::invalid(
+                "metadata.resourceVersion",
+                0,
+                "must be specified for an update",
+            );
             return Err(resource.invalid(call.name(), &[error]));
         }
         let changed = self.change(&mut change, &mut call.warnings, |_, _| Ok(object.clone()))?;
@@ -124,7 +132,8 @@ impl Api {
     ) -> ApiResult<ApiResponse> {
         let uid = metadata_text(&object, "uid");
         if !uid.is_empty() {
-            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
+            let why =
+                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
             return Err(ApiError::conflict(call.resource.named(), call.name(), &why));
         }
         let metadata = crate::registry::resource::metadata_mut(&mut object);
@@ -157,7 +166,13 @@ impl Api {
         warnings: &mut Vec<String>,
         mut propose: impl FnMut(&Value, &mut Vec<String>) -> ApiResult<Value>,
     ) -> ApiResult<Changed> {
-        let Change { resource, key, part, origin, dry_run } = *change;
+        let Change {
+            resource,
+            key,
+            part,
+            origin,
+            dry_run,
+        } = *change;
         loop {
             let stored = resource
                 .collection
@@ -176,11 +191,17 @@ impl Api {
                 return Ok(finish_dry_run(warnings, new_warnings, new));
             } else if released(resource, &new) {
                 let draft = resource.draft(new);
-                resource.collection.remove(key, stored.revision, Some(draft)).map(Changed::Removed)
+                resource
+                    .collection
+                    .remove(key, stored.revision, Some(draft))
+                    .map(Changed::Removed)
             } else if new == current {
                 Ok(Changed::Stored(stored))
             } else {
-                resource.collection.replace(key, stored.revision, resource.draft(new)).map(Changed::Stored)
+                resource
+                    .collection
+                    .replace(key, stored.revision, resource.draft(new))
+                    .map(Changed::Stored)
             };
             match committed {
                 Ok(changed) => {
@@ -201,8 +222,15 @@ impl Api {
         mut edit: impl FnMut(&Value) -> Value,
     ) -> ApiResult<()> {
         let part = Part::Whole;
-        let mut change = Change { resource, key, part, origin: Origin::Patch, dry_run: false };
-        self.change(&mut change, &mut Vec::new(), |current, _| Ok(edit(current))).map(|_| ())
+        let mut change = Change {
+            resource,
+            key,
+            part,
+            origin: Origin::Patch,
+            dry_run: false,
+        };
+        self.change(&mut change, &mut Vec::new(), |current, _| Ok(edit(current)))
+            .map(|_| ())
     }
 
     /// The object that the proposal leads to: what it may not touch is restored.
@@ -213,7 +241,12 @@ impl Api {
         current: &Value,
         warnings: &mut Vec<String>,
     ) -> ApiResult<Value> {
-        let Change { resource, key, part, .. } = *change;
+        let Change {
+            resource,
+            key,
+            part,
+            ..
+        } = *change;
         set_namespace(&mut new, key.namespace())?;
         warnings.extend(metadata::dedup_owners(&mut new));
         if part == Part::Main {
@@ -233,21 +266,28 @@ impl Api {
             Part::Status => (resource.hooks.prepare_status)(&mut new, current),
             Part::Whole => {}
         }
-        if part != Part::Status || !resource.status {
+        // A binding or finalization is no change of what is wanted.
+        if part == Part::Main {
             metadata::count_generation(resource, &mut new, current);
         }
         Ok(new)
     }
 }
 
-fn finish_dry_run(warnings: &mut Vec<String>, mut new_warnings: Vec<String>, new: Value) -> Changed {
+fn finish_dry_run(
+    warnings: &mut Vec<String>,
+    mut new_warnings: Vec<String>,
+    new: Value,
+) -> Changed {
     warnings.append(&mut new_warnings);
     Changed::Checked(new)
 }
 
 /// Whether an object that is being deleted has lost everything that kept it.
 pub(super) fn released(resource: &Resource, object: &Value) -> bool {
-    let grace = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let grace = object["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(0);
     metadata::is_deleting(object)
         && grace == 0
         && metadata::finalizers(object).is_empty()
@@ -256,7 +296,9 @@ pub(super) fn released(resource: &Resource, object: &Value) -> bool {
 
 /// Sets a member to that of another object, or removes it where the other has none.
 fn copy_member(target: &mut Value, source: &Value, key: &str) {
-    let Some(target) = target.as_object_mut() else { return };
+    let Some(target) = target.as_object_mut() else {
+        return;
+    };
     match source.get(key) {
         Some(value) => target.insert(key.to_owned(), value.clone()),
         None => target.remove(key),
@@ -288,7 +330,10 @@ fn check_identity(
             key.name()
         )));
     }
-    let (uid, stored_uid) = (metadata_text(proposed, "uid"), metadata_text(current, "uid"));
+    let (uid, stored_uid) = (
+        metadata_text(proposed, "uid"),
+        metadata_text(current, "uid"),
+    );
     if origin == Origin::Put && !uid.is_empty() && uid != stored_uid {
         let why = format!(
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {stored_uid}"

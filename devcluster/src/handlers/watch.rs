@@ -17,7 +17,10 @@ use super::{
 use crate::{
     counters::OpenWatch,
     error::{ApiError, ApiResult},
-    http::{body, response::{self, ApiResponse}},
+    http::{
+        body,
+        response::{self, ApiResponse},
+    },
     registry::Resource,
     store::{Event, EventKind, Key, StoredObject, Watcher},
 };
@@ -67,7 +70,9 @@ impl Api {
             stop: self.stop.clone(),
             open: self.recorder.watch_opened(),
             bookmarks: options.bookmarks,
-            deadline: opened.checked_add(limit).unwrap_or(opened + DEFAULT_TIMEOUT),
+            deadline: opened
+                .checked_add(limit)
+                .unwrap_or(opened + DEFAULT_TIMEOUT),
             next_bookmark: next_bookmark(opened, opened + limit),
             headers: true,
             state: Vec::new().into_iter(),
@@ -130,10 +135,11 @@ impl Session {
                     return;
                 }
                 let mut state = Vec::new();
-                let (revision, watcher) = collection.scan_and_watch(self.selection.scope(), |key, object| {
-                    state.push((key.clone(), Arc::clone(object)));
-                    ControlFlow::Continue(())
-                });
+                let (revision, watcher) =
+                    collection.scan_and_watch(self.selection.scope(), |key, object| {
+                        state.push((key.clone(), Arc::clone(object)));
+                        ControlFlow::Continue(())
+                    });
                 state.retain(|(key, object)| self.selection.matches(&self.resource, key, object));
                 self.state = state.into_iter();
                 self.state_bookmark = self.bookmarks.then_some(revision);
@@ -141,7 +147,9 @@ impl Session {
             }
             WatchStart::Now => match collection.watch_after(api.store.revision()) {
                 Ok(watcher) => self.watcher = Some(watcher),
-                Err(compacted) => self.failure = Some(too_old(api.store.revision(), compacted.oldest)),
+                Err(compacted) => {
+                    self.failure = Some(too_old(api.store.revision(), compacted.oldest))
+                }
             },
             WatchStart::After(revision) => match collection.watch_after(revision) {
                 Ok(watcher) => self.watcher = Some(watcher),
@@ -157,17 +165,29 @@ impl Session {
             let mut events = 0;
             if let Some(error) = self.failure.take() {
                 self.watcher = None;
-                frame(&mut chunk, "ERROR", &crate::store::object_bytes(&error.status()));
+                frame(
+                    &mut chunk,
+                    "ERROR",
+                    &crate::store::object_bytes(&error.status()),
+                );
                 events += 1;
             } else if self.state.len() > 0 {
                 for (_, object) in self.state.by_ref().take(STATE_BATCH) {
                     let headers = std::mem::take(&mut self.headers);
-                    frame(&mut chunk, Change::Added.as_str(), &self.view.event_object(&object, headers));
+                    frame(
+                        &mut chunk,
+                        Change::Added.as_str(),
+                        &self.view.event_object(&object, headers),
+                    );
                     events += 1;
                 }
             } else if let Some(revision) = self.state_bookmark.take() {
                 let headers = std::mem::take(&mut self.headers);
-                frame(&mut chunk, "BOOKMARK", &self.view.bookmark(revision, true, headers));
+                frame(
+                    &mut chunk,
+                    "BOOKMARK",
+                    &self.view.bookmark(revision, true, headers),
+                );
                 events += 1;
             } else {
                 events += self.follow(&mut chunk).await?;
@@ -217,7 +237,10 @@ impl Session {
             }
             return Some(0);
         }
-        if Instant::now() >= self.deadline || self.stop.is_cancelled() || self.retired.is_cancelled() {
+        if Instant::now() >= self.deadline
+            || self.stop.is_cancelled()
+            || self.retired.is_cancelled()
+        {
             return None;
         }
         Some(self.write(&events, chunk))
@@ -231,7 +254,11 @@ impl Session {
             }
             if let Some((change, object)) = self.change(event) {
                 let headers = std::mem::take(&mut self.headers);
-                frame(chunk, change.as_str(), &self.view.event_object(object, headers));
+                frame(
+                    chunk,
+                    change.as_str(),
+                    &self.view.event_object(object, headers),
+                );
                 written += 1;
             }
         }
@@ -242,7 +269,10 @@ impl Session {
     fn change<'a>(&self, event: &'a Event) -> Option<(Change, &'a StoredObject)> {
         let selected =
             |object: &StoredObject| self.selection.matches(&self.resource, &event.key, object);
-        let was = event.previous.as_ref().is_some_and(|previous| selected(previous));
+        let was = event
+            .previous
+            .as_ref()
+            .is_some_and(|previous| selected(previous));
         match event.kind {
             EventKind::Put => {
                 let is = selected(&event.object);

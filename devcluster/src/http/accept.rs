@@ -66,7 +66,10 @@ pub(crate) struct Clause<'a> {
 
 impl<'a> Clause<'a> {
     pub(crate) fn param(&self, name: &str) -> Option<&'a str> {
-        self.params.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
+        self.params
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| *value)
     }
 }
 
@@ -88,7 +91,11 @@ pub(crate) fn clauses(header: &str) -> Vec<Clause<'_>> {
                 .find(|(key, _)| *key == "q")
                 .and_then(|(_, value)| value.parse().ok())
                 .unwrap_or(1.0);
-            Clause { media, params, quality }
+            Clause {
+                media,
+                params,
+                quality,
+            }
         })
         .collect();
     clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
@@ -104,7 +111,10 @@ const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
 pub(crate) fn negotiate(header: Option<&str>, offer: Offer) -> ApiResult<Form> {
     let header = header.unwrap_or_default();
     if header.trim().is_empty() {
-        return Ok(Form { media: Media::Json, transform: Transform::None });
+        return Ok(Form {
+            media: Media::Json,
+            transform: Transform::None,
+        });
     }
     clauses(header)
         .iter()
@@ -114,13 +124,18 @@ pub(crate) fn negotiate(header: Option<&str>, offer: Offer) -> ApiResult<Form> {
                 "application/yaml" => Media::Yaml,
                 _ => return None,
             };
-            Some(Form { media, transform: transform(clause, offer)? })
+            Some(Form {
+                media,
+                transform: transform(clause, offer)?,
+            })
         })
         .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
 }
 
 fn transform(clause: &Clause<'_>, offer: Offer) -> Option<Transform> {
-    let Some(wanted) = clause.param("as") else { return Some(Transform::None) };
+    let Some(wanted) = clause.param("as") else {
+        return Some(Transform::None);
+    };
     let (group, version) = (clause.param("g"), clause.param("v"));
     if group != Some("meta.k8s.io") {
         return None;
@@ -133,7 +148,9 @@ fn transform(clause: &Clause<'_>, offer: Offer) -> Option<Transform> {
     match (wanted, offer, version) {
         ("Table", Offer::Item | Offer::List, version) => Some(Transform::Table(version)),
         ("PartialObjectMetadata", Offer::Item, TableVersion::V1) => Some(Transform::Metadata),
-        ("PartialObjectMetadataList", Offer::List, TableVersion::V1) => Some(Transform::MetadataList),
+        ("PartialObjectMetadataList", Offer::List, TableVersion::V1) => {
+            Some(Transform::MetadataList)
+        }
         _ => None,
     }
 }
@@ -152,18 +169,27 @@ mod tests {
             ("*/*", Offer::Plain, Some(Transform::None)),
             ("application/xml", Offer::Item, None),
             ("application/vnd.kubernetes.protobuf", Offer::Item, None),
-            ("application/vnd.kubernetes.protobuf,application/json", Offer::List, Some(Transform::None)),
+            (
+                "application/vnd.kubernetes.protobuf,application/json",
+                Offer::List,
+                Some(Transform::None),
+            ),
             (partial, Offer::Item, Some(Transform::Metadata)),
             (partial, Offer::List, None),
             (list, Offer::List, Some(Transform::MetadataList)),
             (list, Offer::Item, None),
             (table, Offer::List, Some(Transform::Table(TableVersion::V1))),
             (table, Offer::Plain, Some(Transform::None)),
-            ("application/json;q=0.1,application/json;as=Table;v=v1;g=meta.k8s.io;q=0.9", Offer::List,
-             Some(Transform::Table(TableVersion::V1))),
+            (
+                "application/json;q=0.1,application/json;as=Table;v=v1;g=meta.k8s.io;q=0.9",
+                Offer::List,
+                Some(Transform::Table(TableVersion::V1)),
+            ),
         ];
         for (header, offer, expected) in cases {
-            let got = negotiate(Some(header), offer).ok().map(|form| form.transform);
+            let got = negotiate(Some(header), offer)
+                .ok()
+                .map(|form| form.transform);
             assert_eq!(got, expected, "{header:?} for {offer:?}");
         }
     }

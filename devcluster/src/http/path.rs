@@ -97,7 +97,11 @@ impl Route {
 
 impl ResourcePath {
     fn parse(group: &str, version: &str, segments: &[&str]) -> Self {
-        let mut path = Self { group: group.to_owned(), version: version.to_owned(), ..Self::default() };
+        let mut path = Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            ..Self::default()
+        };
         let mut rest = segments;
         // A resource of that name does not exist: `watch` as first segment is always the prefix.
         if let ["watch", tail @ ..] = rest
@@ -162,12 +166,60 @@ mod tests {
         // path, group, version, namespace, plural, name, subresource
         let cases = [
             ("/api/v1/pods", "", "v1", None, "pods", None, None),
-            ("/api/v1/namespaces/a/pods/p/status", "", "v1", Some("a"), "pods", Some("p"), Some("status")),
-            ("/api/v1/namespaces/a", "", "v1", None, "namespaces", Some("a"), None),
-            ("/api/v1/namespaces/a/finalize", "", "v1", None, "namespaces", Some("a"), Some("finalize")),
-            ("/apis/g.io/v2/namespaces/a/things/t", "g.io", "v2", Some("a"), "things", Some("t"), None),
-            ("/apis/r/v1/clusterroles/system%3Anode", "r", "v1", None, "clusterroles", Some("system:node"), None),
-            ("/api/v1/namespaces/a/pods/p%2Fq", "", "v1", Some("a"), "pods", Some("p/q"), None),
+            (
+                "/api/v1/namespaces/a/pods/p/status",
+                "",
+                "v1",
+                Some("a"),
+                "pods",
+                Some("p"),
+                Some("status"),
+            ),
+            (
+                "/api/v1/namespaces/a",
+                "",
+                "v1",
+                None,
+                "namespaces",
+                Some("a"),
+                None,
+            ),
+            (
+                "/api/v1/namespaces/a/finalize",
+                "",
+                "v1",
+                None,
+                "namespaces",
+                Some("a"),
+                Some("finalize"),
+            ),
+            (
+                "/apis/g.io/v2/namespaces/a/things/t",
+                "g.io",
+                "v2",
+                Some("a"),
+                "things",
+                Some("t"),
+                None,
+            ),
+            (
+                "/apis/r/v1/clusterroles/system%3Anode",
+                "r",
+                "v1",
+                None,
+                "clusterroles",
+                Some("system:node"),
+                None,
+            ),
+            (
+                "/api/v1/namespaces/a/pods/p%2Fq",
+                "",
+                "v1",
+                Some("a"),
+                "pods",
+                Some("p/q"),
+                None,
+            ),
         ];
         for (text, group, version, namespace, plural, name, subresource) in cases {
             let expected = ResourcePath {
@@ -187,22 +239,43 @@ mod tests {
     fn the_watch_prefix_turns_reads_into_watches() {
         let path = resource("/api/v1/watch/namespaces/a/configmaps/c");
         assert!(path.watch_prefix);
-        assert_eq!((path.plural.as_str(), path.name.as_deref()), ("configmaps", Some("c")));
+        assert_eq!(
+            (path.plural.as_str(), path.name.as_deref()),
+            ("configmaps", Some("c"))
+        );
         assert_eq!(path.verb(&Method::GET, false), Some(Verb::Watch));
     }
 
     #[test]
     fn an_item_ignores_the_watch_parameter() {
-        assert_eq!(resource("/api/v1/nodes/n").verb(&Method::GET, true), Some(Verb::Get));
-        assert_eq!(resource("/api/v1/nodes").verb(&Method::GET, true), Some(Verb::Watch));
-        assert_eq!(resource("/api/v1/nodes").verb(&Method::DELETE, false), Some(Verb::DeleteCollection));
+        assert_eq!(
+            resource("/api/v1/nodes/n").verb(&Method::GET, true),
+            Some(Verb::Get)
+        );
+        assert_eq!(
+            resource("/api/v1/nodes").verb(&Method::GET, true),
+            Some(Verb::Watch)
+        );
+        assert_eq!(
+            resource("/api/v1/nodes").verb(&Method::DELETE, false),
+            Some(Verb::DeleteCollection)
+        );
         assert_eq!(resource("/api/v1/nodes").verb(&Method::TRACE, false), None);
     }
 
     #[test]
     fn discovery_and_other_paths_are_told_apart() {
-        assert_eq!(Route::parse("/api/"), Route::Discovery(Discovery::CoreVersions));
-        assert_eq!(Route::parse("/apis/apps"), Route::Discovery(Discovery::Group("apps".to_owned())));
-        assert_eq!(Route::parse("/openapi/v3"), Route::Other(vec!["openapi".to_owned(), "v3".to_owned()]));
+        assert_eq!(
+            Route::parse("/api/"),
+            Route::Discovery(Discovery::CoreVersions)
+        );
+        assert_eq!(
+            Route::parse("/apis/apps"),
+            Route::Discovery(Discovery::Group("apps".to_owned()))
+        );
+        assert_eq!(
+            Route::parse("/openapi/v3"),
+            Route::Other(vec!["openapi".to_owned(), "v3".to_owned()])
+        );
     }
 }

@@ -8,7 +8,11 @@ pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
     pub(crate) fn parse(query: Option<&str>) -> Self {
-        Self(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect())
+        Self(
+            form_urlencoded::parse(query.unwrap_or_default().as_bytes())
+                .into_owned()
+                .collect(),
+        )
     }
 
     /// A parameter's text; `None` when absent or empty.
@@ -17,7 +21,10 @@ impl Query {
     }
 
     fn raw(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Whether a parameter was sent at all.
@@ -27,7 +34,10 @@ impl Query {
 
     /// All values of a parameter that may be repeated.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// A flag. An empty or `true`-like value sets it, as does any text but `false` and `0`.
@@ -40,7 +50,9 @@ impl Query {
     /// # Errors
     /// 400 when the text is none.
     pub(crate) fn number(&self, name: &str) -> ApiResult<Option<i64>> {
-        let Some(text) = self.text(name) else { return Ok(None) };
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
         text.parse().map(Some).map_err(|_| {
             ApiError::bad_request(format!(
                 "strconv.ParseInt: parsing \"{text}\": invalid syntax (query parameter {name} wants a whole number)"
@@ -55,7 +67,9 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded_and_typed() {
-        let query = Query::parse(Some("labelSelector=a%3Db%2Cc&limit=5&watch&x=&bad=1x&f=false"));
+        let query = Query::parse(Some(
+            "labelSelector=a%3Db%2Cc&limit=5&watch&x=&bad=1x&f=false",
+        ));
         assert_eq!(query.text("labelSelector"), Some("a=b,c"));
         assert_eq!(query.number("limit").unwrap(), Some(5));
         assert_eq!(query.flag("watch"), Some(true));

@@ -33,8 +33,11 @@ pub(crate) fn page_not_found() -> ApiResponse {
 /// A response with a body of that media type.
 pub(crate) fn with_type(code: u16, media: &'static str, body: Body) -> ApiResponse {
     let mut response = Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
     response
 }
 
@@ -42,7 +45,9 @@ pub(crate) fn with_type(code: u16, media: &'static str, body: Body) -> ApiRespon
 pub(crate) fn failure(error: &ApiError) -> ApiResponse {
     let mut response = json(error.code(), &error.status());
     if let Some(seconds) = error.retry_after() {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }
@@ -61,13 +66,21 @@ pub(crate) fn add_warnings(response: &mut ApiResponse, warnings: &[String]) {
     for text in texts {
         let mut kept = text;
         if long && text.len() > EACH {
-            let cut = (0..=EACH).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            let cut = (0..=EACH)
+                .rev()
+                .find(|at| text.is_char_boundary(*at))
+                .unwrap_or(0);
             kept = &text[..cut];
         }
         let escaped: String = kept
             .chars()
             .filter(|c| !c.is_control())
-            .flat_map(|c| matches!(c, '"' | '\\').then_some('\\').into_iter().chain([c]))
+            .flat_map(|c| {
+                matches!(c, '"' | '\\')
+                    .then_some('\\')
+                    .into_iter()
+                    .chain([c])
+            })
             .collect();
         if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{escaped}\"").as_bytes()) {
             response.headers_mut().append(header::WARNING, value);
@@ -83,7 +96,10 @@ mod tests {
         let mut response = text(200, "");
         add_warnings(&mut response, texts);
         let values = response.headers().get_all(header::WARNING);
-        values.iter().map(|value| String::from_utf8(value.as_bytes().to_vec()).unwrap()).collect()
+        values
+            .iter()
+            .map(|value| String::from_utf8(value.as_bytes().to_vec()).unwrap())
+            .collect()
     }
 
     #[test]
@@ -92,7 +108,13 @@ mod tests {
             warnings(&["a \"b\" \\".to_owned(), "a \"b\" \\".to_owned()]),
             [r#"299 - "a \"b\" \\""#]
         );
-        let long: Vec<String> = (0..20).map(|n| format!("{n:02}{}", "x".repeat(300))).collect();
-        assert!(warnings(&long).iter().all(|text| text.len() == "299 - \"\"".len() + 256));
+        let long: Vec<String> = (0..20)
+            .map(|n| format!("{n:02}{}", "x".repeat(300)))
+            .collect();
+        assert!(
+            warnings(&long)
+                .iter()
+                .all(|text| text.len() == "299 - \"\"".len() + 256)
+        );
     }
 }

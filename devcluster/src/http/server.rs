@@ -81,7 +81,10 @@ where
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new());
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1000);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(1000);
     let service = service_fn(move |request| {
         let responder = Arc::clone(&responder);
         async move { Ok::<_, Infallible>(responder.respond(request).await) }

@@ -21,11 +21,11 @@ pub enum Error {
         what: &'static str,
         /// The cause.
         #[source]
-        source: rcgen::Error,
+        source: Box<rcgen::Error>,
     },
     /// The certificate and key do not make a server.
     #[error("cannot use the serving certificate")]
-    Config(#[source] rustls::Error),
+    Config(#[source] Box<rustls::Error>),
 }
 
 /// A fresh certificate authority with one serving certificate.
@@ -39,9 +39,17 @@ pub(crate) struct Identity {
 impl Identity {
     /// Makes both certificates for the given host names and addresses.
     pub(crate) fn generate(names: Vec<String>) -> Result<Self, Error> {
-        let at = |what| move |source| Error::Certificate { what, source };
+        let at = |what| {
+            move |source| Error::Certificate {
+                what,
+                source: Box::new(source),
+            }
+        };
+        let unusable = |error| Error::Config(Box::new(error));
         let mut params = CertificateParams::new(Vec::new()).map_err(at("authority"))?;
-        params.distinguished_name.push(DnType::CommonName, "devcluster-ca");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "devcluster-ca");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().map_err(at("authority"))?;
@@ -49,7 +57,9 @@ impl Identity {
         let issuer = Issuer::new(params, key);
 
         let mut params = CertificateParams::new(names).map_err(at("server"))?;
-        params.distinguished_name.push(DnType::CommonName, "devcluster");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "devcluster");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
@@ -60,11 +70,14 @@ impl Identity {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(Error::Config)?
+            .map_err(unusable)?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], private)
-            .map_err(Error::Config)?;
+            .map_err(unusable)?;
         server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { ca_pem: ca.pem(), server: Arc::new(server) })
+        Ok(Self {
+            ca_pem: ca.pem(),
+            server: Arc::new(server),
+        })
     }
 }

@@ -45,18 +45,30 @@ pub(crate) struct CustomVersion {
 /// # Errors
 /// The problems of a schema that does not compile; validation of the definition refuses such a one, so only
 /// a definition that was stored before can have it.
-pub(crate) fn resources(definition: &Value, store: &Store) -> Result<Vec<Arc<Resource>>, Vec<FieldError>> {
+pub(crate) fn resources(
+    definition: &Value,
+    store: &Store,
+) -> Result<Vec<Arc<Resource>>, Vec<FieldError>> {
     let spec = &definition["spec"];
-    let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let versions = spec["versions"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     let storage = versions.iter().find(|version| version["storage"] == true);
-    let storage_name = storage.map(|version| text(version, "name")).unwrap_or_default();
+    let storage_name = storage
+        .map(|version| text(version, "name"))
+        .unwrap_or_default();
     let mut schemas: Vec<Arc<CompiledSchema>> = Vec::new();
     for (index, version) in versions.iter().enumerate() {
-        let source = version.pointer("/schema/openAPIV3Schema").unwrap_or(&Value::Null);
+        let source = version
+            .pointer("/schema/openAPIV3Schema")
+            .unwrap_or(&Value::Null);
         let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
         schemas.push(Arc::new(CompiledSchema::compile(source, &path)?));
     }
-    let stored = versions.iter().position(|version| version["storage"] == true);
+    let stored = versions
+        .iter()
+        .position(|version| version["storage"] == true);
     let Some(storage_schema) = stored.and_then(|index| schemas.get(index)) else {
         return Ok(Vec::new());
     };
@@ -86,26 +98,32 @@ fn resource(
         let texts = value.as_array().into_iter().flatten();
         texts.filter_map(Value::as_str).map(Arc::from).collect()
     };
-    let schema_source = version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default();
+    let schema_source = version
+        .pointer("/schema/openAPIV3Schema")
+        .cloned()
+        .unwrap_or_default();
     let name = text(version, "name");
     let uid = definition["metadata"]["uid"].as_str().unwrap_or_default();
     let shape = |version: &str| shape(uid, &definition["spec"], version);
     let plural = text(accepted, "plural");
     let kind = text(accepted, "kind");
-    let scale = version.pointer("/subresources/scale").map(|scale| ScalePaths {
-        spec_replicas: text(scale, "specReplicasPath").to_owned(),
-        status_replicas: text(scale, "statusReplicasPath").to_owned(),
-        label_selector: scale["labelSelectorPath"].as_str().map(str::to_owned),
-    });
+    let scale = version
+        .pointer("/subresources/scale")
+        .map(|scale| ScalePaths {
+            spec_replicas: text(scale, "specReplicasPath").to_owned(),
+            status_replicas: text(scale, "statusReplicasPath").to_owned(),
+            label_selector: scale["labelSelectorPath"].as_str().map(str::to_owned),
+        });
     let selectable = version["selectableFields"].as_array().into_iter().flatten();
     let selectable = selectable
         .filter_map(|field| field["jsonPath"].as_str())
         .map(|path| Arc::from(path.trim_start_matches('.')))
         .collect();
     let deprecation = (version["deprecated"] == true).then(|| {
-        version["deprecationWarning"]
-            .as_str()
-            .map_or_else(|| format!("{group}/{name} {kind} is deprecated"), str::to_owned)
+        version["deprecationWarning"].as_str().map_or_else(
+            || format!("{group}/{name} {kind} is deprecated"),
+            str::to_owned,
+        )
     });
     Resource {
         group: group.into(),
@@ -117,7 +135,10 @@ fn resource(
         short_names: list(&accepted["shortNames"]),
         categories: list(&accepted["categories"]),
         namespaced: spec["scope"] == "Namespaced",
-        traits: Traits { generation: true, ..Traits::default() },
+        traits: Traits {
+            generation: true,
+            ..Traits::default()
+        },
         status: version.pointer("/subresources/status").is_some(),
         scale,
         extra: &[],
@@ -128,13 +149,20 @@ fn resource(
         collection: store.collection(&format!("{group}/{plural}")),
         retired: CancellationToken::new(),
         printer: OnceLock::new(),
+        review: None,
         content: Content::Custom(Box::new(CustomVersion {
-            definition: definition["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            definition: definition["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
             terminating: !definition["metadata"]["deletionTimestamp"].is_null(),
             schema,
             storage_schema,
             schema_source,
-            columns: version.get("additionalPrinterColumns").filter(|c| c.is_array()).cloned(),
+            columns: version
+                .get("additionalPrinterColumns")
+                .filter(|c| c.is_array())
+                .cloned(),
             deprecation,
             storage_api_version: format!("{group}/{storage_version}"),
             storage_shape: shape(storage_version),

@@ -26,8 +26,13 @@ pub(crate) fn generated_name(prefix: &str) -> String {
         .find(|at| prefix.is_char_boundary(*at))
         .unwrap_or(0);
     let mut rng = rand::rng();
-    let suffix = (0..GENERATED_SUFFIX)
-        .map(|_| char::from(*SUFFIX_ALPHABET.choose(&mut rng).expect("the alphabet is not empty")));
+    let suffix = (0..GENERATED_SUFFIX).map(|_| {
+        char::from(
+            *SUFFIX_ALPHABET
+                .choose(&mut rng)
+                .expect("the alphabet is not empty"),
+        )
+    });
     prefix[..cut].chars().chain(suffix).collect()
 }
 
@@ -43,7 +48,10 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value, stamp: &st
     ] {
         metadata.remove(key);
     }
-    metadata.insert("uid".to_owned(), Value::from(uuid::Uuid::new_v4().to_string()));
+    metadata.insert(
+        "uid".to_owned(),
+        Value::from(uuid::Uuid::new_v4().to_string()),
+    );
     metadata.insert("creationTimestamp".to_owned(), Value::from(stamp));
     if resource.traits.generation {
         metadata.insert("generation".to_owned(), Value::from(1));
@@ -57,13 +65,22 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value) {
     let metadata = metadata_mut(object);
     metadata.remove("selfLink");
     metadata.remove("managedFields");
-    for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "creationTimestamp", "generation"] {
+    for key in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "creationTimestamp",
+        "generation",
+    ] {
         match kept.and_then(|kept| kept.get(key)) {
             Some(value) => metadata.insert(key.to_owned(), value.clone()),
             None => metadata.remove(key),
         };
     }
-    if metadata.get("uid").and_then(Value::as_str).unwrap_or_default().is_empty()
+    if metadata
+        .get("uid")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .is_empty()
         && let Some(uid) = kept.and_then(|kept| kept.get("uid"))
     {
         metadata.insert("uid".to_owned(), uid.clone());
@@ -89,7 +106,9 @@ pub(crate) fn count_generation(resource: &Resource, object: &mut Value, old: &Va
     };
     let counted_metadata = |value: &Value, key: &str| value["metadata"][key].clone();
     let by_metadata = match &*resource.kind {
-        "Deployment" => counted_metadata(object, "annotations") != counted_metadata(old, "annotations"),
+        "Deployment" => {
+            counted_metadata(object, "annotations") != counted_metadata(old, "annotations")
+        }
         "EndpointSlice" => counted_metadata(object, "labels") != counted_metadata(old, "labels"),
         _ => false,
     };
@@ -101,7 +120,11 @@ pub(crate) fn count_generation(resource: &Resource, object: &mut Value, old: &Va
 /// Adds one to `metadata.generation`, if the object counts it.
 pub(crate) fn bump_generation(object: &mut Value) {
     let metadata = metadata_mut(object);
-    if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|n| *n > 0) {
+    if let Some(generation) = metadata
+        .get("generation")
+        .and_then(Value::as_i64)
+        .filter(|n| *n > 0)
+    {
         metadata.insert("generation".to_owned(), Value::from(generation + 1));
     }
 }
@@ -120,8 +143,13 @@ fn drop_empty(metadata: &mut Map<String, Value>) {
 
 /// `metadata.finalizers`.
 pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
-    let list = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-    list.into_iter().flatten().filter_map(Value::as_str).collect()
+    let list = object
+        .pointer("/metadata/finalizers")
+        .and_then(Value::as_array);
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
 }
 
 /// Replaces `metadata.finalizers`.
@@ -140,7 +168,9 @@ pub(crate) fn is_deleting(object: &Value) -> bool {
 
 /// Drops owner references that occur twice and says so.
 pub(crate) fn dedup_owners(object: &mut Value) -> Option<String> {
-    let owners = metadata_mut(object).get_mut("ownerReferences")?.as_array_mut()?;
+    let owners = metadata_mut(object)
+        .get_mut("ownerReferences")?
+        .as_array_mut()?;
     let mut seen: Vec<Value> = Vec::new();
     let mut repeated: Vec<String> = Vec::new();
     for owner in owners.drain(..) {
@@ -182,7 +212,10 @@ pub(crate) fn validate(resource: &Resource, object: &Value, write: Write<'_>) ->
     let field = |key: &str| metadata.and_then(|metadata| metadata.get(key));
     let text = |key: &str| field(key).and_then(Value::as_str).unwrap_or_default();
 
-    if field("generation").and_then(Value::as_i64).is_some_and(|n| n < 0) {
+    if field("generation")
+        .and_then(Value::as_i64)
+        .is_some_and(|n| n < 0)
+    {
         let value = field("generation").cloned().unwrap_or_default();
         errors.push(FieldError::invalid(
             "metadata.generation",
@@ -191,11 +224,20 @@ pub(crate) fn validate(resource: &Resource, object: &Value, write: Write<'_>) ->
         ));
     }
     if write == Write::Create {
-        validate_name(resource.name_rule, text("generateName"), text("name"), &mut errors);
+        validate_name(
+            resource.name_rule,
+            text("generateName"),
+            text("name"),
+            &mut errors,
+        );
         let namespace = text("namespace");
         if resource.namespaced && !namespace.is_empty() {
             for problem in names::dns_label_problems(namespace) {
-                errors.push(FieldError::invalid("metadata.namespace", namespace, problem));
+                errors.push(FieldError::invalid(
+                    "metadata.namespace",
+                    namespace,
+                    problem,
+                ));
             }
         }
     }
@@ -205,7 +247,11 @@ pub(crate) fn validate(resource: &Resource, object: &Value, write: Write<'_>) ->
     for (index, name) in finalizers(object).into_iter().enumerate() {
         for problem in names::label_key_problems(name) {
             errors.push(FieldError::invalid(
-                if resource.is_custom() { "metadata.finalizers".to_owned() } else { format!("metadata.finalizers[{index}]") },
+                if resource.is_custom() {
+                    "metadata.finalizers".to_owned()
+                } else {
+                    format!("metadata.finalizers[{index}]")
+                },
                 name,
                 problem,
             ));
@@ -230,11 +276,18 @@ fn validate_name(rule: NameRule, generate: &str, name: &str, errors: &mut Vec<Fi
             _ => format!("{}a", generate.trim_end_matches('-')),
         };
         for problem in problems(&shown) {
-            errors.push(FieldError::invalid("metadata.generateName", generate, problem));
+            errors.push(FieldError::invalid(
+                "metadata.generateName",
+                generate,
+                problem,
+            ));
         }
     }
     if name.is_empty() {
-        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+        errors.push(FieldError::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
         return;
     }
     for problem in problems(name) {
@@ -257,7 +310,11 @@ fn path_segment_problems(text: &str) -> Vec<String> {
 fn validate_labels(labels: Option<&Value>, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.and_then(Value::as_object).into_iter().flatten() {
         for problem in names::label_key_problems(key) {
-            errors.push(FieldError::invalid("metadata.labels", key.as_str(), problem));
+            errors.push(FieldError::invalid(
+                "metadata.labels",
+                key.as_str(),
+                problem,
+            ));
         }
         let value = value.as_str().unwrap_or_default();
         for problem in names::label_value_problems(value) {
@@ -270,7 +327,11 @@ fn validate_annotations(annotations: Option<&Value>, errors: &mut Vec<FieldError
     let mut size = 0;
     for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {
         for problem in names::label_key_problems(&key.to_lowercase()) {
-            errors.push(FieldError::invalid("metadata.annotations", key.as_str(), problem));
+            errors.push(FieldError::invalid(
+                "metadata.annotations",
+                key.as_str(),
+                problem,
+            ));
         }
         size += key.len() + value.as_str().map_or(0, str::len);
     }
@@ -281,11 +342,20 @@ fn validate_annotations(annotations: Option<&Value>, errors: &mut Vec<FieldError
 
 fn validate_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
     let mut controller: Option<&str> = None;
-    for (index, owner) in owners.and_then(Value::as_array).into_iter().flatten().enumerate() {
+    for (index, owner) in owners
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
         let at = format!("metadata.ownerReferences[{index}]");
         let text = |key: &str| owner.get(key).and_then(Value::as_str).unwrap_or_default();
         if text("apiVersion").is_empty() {
-            errors.push(FieldError::invalid(format!("{at}.apiVersion"), "", "version must not be empty"));
+            errors.push(FieldError::invalid(
+                format!("{at}.apiVersion"),
+                "",
+                "version must not be empty",
+            ));
         }
         for key in ["kind", "name", "uid"] {
             if text(key).is_empty() {
@@ -322,8 +392,10 @@ fn validate_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
 fn validate_update(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     if is_deleting(old) {
         let before = finalizers(old);
-        let added: Vec<&str> =
-            finalizers(object).into_iter().filter(|name| !before.contains(name)).collect();
+        let added: Vec<&str> = finalizers(object)
+            .into_iter()
+            .filter(|name| !before.contains(name))
+            .collect();
         if !added.is_empty() {
             let list: Vec<String> = added.iter().map(|name| format!("\"{name}\"")).collect();
             errors.push(FieldError::forbidden(
@@ -365,7 +437,10 @@ mod tests {
     #[test]
     fn path_segments_may_hold_colons_but_no_slash() {
         assert!(path_segment_problems("system:node").is_empty());
-        assert_eq!(path_segment_problems("a/b%"), ["may not contain '/'", "may not contain '%'"]);
+        assert_eq!(
+            path_segment_problems("a/b%"),
+            ["may not contain '/'", "may not contain '%'"]
+        );
         assert_eq!(path_segment_problems(".."), ["may not be '..'"]);
     }
 }

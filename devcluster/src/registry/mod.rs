@@ -7,11 +7,7 @@ pub(crate) mod names;
 pub(crate) mod resource;
 mod table;
 
-use std::{
-    cmp::Ordering,
-    collections::BTreeMap,
-    sync::Arc,
-};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -39,7 +35,9 @@ impl Catalog {
         let mut groups: BTreeMap<Arc<str>, Vec<GroupVersion>> = BTreeMap::new();
         for resource in resources {
             let versions = groups.entry(Arc::clone(&resource.group)).or_default();
-            let index = versions.iter().position(|gv| gv.version == resource.version);
+            let index = versions
+                .iter()
+                .position(|gv| gv.version == resource.version);
             let index = index.unwrap_or_else(|| {
                 versions.push(GroupVersion {
                     version: Arc::clone(&resource.version),
@@ -49,7 +47,9 @@ impl Catalog {
                 versions.len() - 1
             });
             versions[index].custom &= resource.is_custom();
-            versions[index].resources.insert(Arc::clone(&resource.plural), resource);
+            versions[index]
+                .resources
+                .insert(Arc::clone(&resource.plural), resource);
         }
         for versions in groups.values_mut() {
             versions.sort_by(|a, b| preferred_first(&a.version, &b.version));
@@ -59,7 +59,9 @@ impl Catalog {
 
     /// All groups with their versions, the preferred one first; the core group is "".
     pub(crate) fn groups(&self) -> impl Iterator<Item = (&str, &[GroupVersion])> {
-        self.groups.iter().map(|(group, versions)| (&**group, versions.as_slice()))
+        self.groups
+            .iter()
+            .map(|(group, versions)| (&**group, versions.as_slice()))
     }
 
     pub(crate) fn group(&self, group: &str) -> Option<&[GroupVersion]> {
@@ -70,17 +72,13 @@ impl Catalog {
         self.group(group)?.iter().find(|gv| &*gv.version == version)
     }
 
-    pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
-        self.group_version(group, version)?.resources.get(plural)
-    }
-
-    /// Every resource once, whatever its versions.
+    /// Every stored resource once, whatever its versions.
     pub(crate) fn collections(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.groups.values().flat_map(|versions| {
             let mut seen: Vec<&str> = Vec::new();
             let all = versions.iter().flat_map(|gv| gv.resources.values());
             all.filter(move |resource| {
-                let new = !seen.contains(&&*resource.plural);
+                let new = resource.review.is_none() && !seen.contains(&&*resource.plural);
                 seen.push(&resource.plural);
                 new
             })
@@ -101,7 +99,11 @@ impl Registry {
     pub(crate) fn new(store: &Store) -> Self {
         let built_in = table::built_in(store);
         let catalog = RwLock::new(Arc::new(Catalog::of(built_in.iter().map(Arc::clone))));
-        Self { built_in, custom: Mutex::default(), catalog }
+        Self {
+            built_in,
+            custom: Mutex::default(),
+            catalog,
+        }
     }
 
     /// The current catalog.
@@ -111,8 +113,10 @@ impl Registry {
 
     /// A built-in resource of the table.
     pub(crate) fn built_in(&self, group: &str, plural: &str) -> Arc<Resource> {
-        let found =
-            self.built_in.iter().find(|r| &*r.group == group && &*r.plural == plural);
+        let found = self
+            .built_in
+            .iter()
+            .find(|r| &*r.group == group && &*r.plural == plural);
         Arc::clone(found.expect("the table has a row of that name"))
     }
 
@@ -167,12 +171,31 @@ mod tests {
 
     #[test]
     fn versions_order_by_stability_then_number_then_name() {
-        let mut versions =
-            ["foo10", "v1alpha1", "v2", "v10beta3", "v1", "v11alpha2", "v3beta1", "foo1", "v10"];
+        let mut versions = [
+            "foo10",
+            "v1alpha1",
+            "v2",
+            "v10beta3",
+            "v1",
+            "v11alpha2",
+            "v3beta1",
+            "foo1",
+            "v10",
+        ];
         versions.sort_by(|a, b| preferred_first(a, b));
         assert_eq!(
             versions,
-            ["v10", "v2", "v1", "v10beta3", "v3beta1", "v11alpha2", "v1alpha1", "foo1", "foo10"]
+            [
+                "v10",
+                "v2",
+                "v1",
+                "v10beta3",
+                "v3beta1",
+                "v11alpha2",
+                "v1alpha1",
+                "foo1",
+                "foo10"
+            ]
         );
     }
 
@@ -181,9 +204,16 @@ mod tests {
         let store = Store::new();
         let registry = Registry::new(&store);
         let catalog = registry.catalog();
-        assert!(catalog.resource("", "v1", "pods").is_some());
-        assert!(catalog.resource("", "v1", "nopes").is_none());
+        let core = catalog.group_version("", "v1").expect("the core group");
+        assert!(core.resources.contains_key("pods"));
+        assert!(!core.resources.contains_key("nopes"));
         assert!(catalog.group("none.example.com").is_none());
-        assert_eq!(catalog.collections().filter(|r| &*r.plural == "pods").count(), 1);
+        assert_eq!(
+            catalog
+                .collections()
+                .filter(|r| &*r.plural == "pods")
+                .count(),
+            1
+        );
     }
 }

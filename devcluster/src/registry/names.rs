@@ -26,7 +26,11 @@ pub(crate) fn accept(definition: &Value, others: &[&Value]) -> Acceptance {
                 "kind" | "listKind" => kinds.iter().any(|kind| **kind == name),
                 _ => {
                     resources.iter().any(|resource| **resource == name)
-                        || accepted["shortNames"].as_array().into_iter().flatten().any(|s| s == name)
+                        || accepted["shortNames"]
+                            .as_array()
+                            .into_iter()
+                            .flatten()
+                            .any(|s| s == name)
                 }
             }
         })
@@ -46,9 +50,17 @@ pub(crate) fn accept(definition: &Value, others: &[&Value]) -> Acceptance {
             names.insert(key.to_owned(), Value::from(name));
         }
     }
-    let wanted: Vec<&str> =
-        requested["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let refused: Vec<&str> = wanted.iter().copied().filter(|name| taken("shortNames", name)).collect();
+    let wanted: Vec<&str> = requested["shortNames"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let refused: Vec<&str> = wanted
+        .iter()
+        .copied()
+        .filter(|name| taken("shortNames", name))
+        .collect();
     if refused.is_empty() {
         set_or_remove(&mut names, "shortNames", json!(wanted));
     } else {
@@ -56,7 +68,10 @@ pub(crate) fn accept(definition: &Value, others: &[&Value]) -> Acceptance {
         clash.get_or_insert_with(|| ("ShortNamesConflict", texts.join(", ")));
     }
     set_or_remove(&mut names, "categories", requested["categories"].clone());
-    Acceptance { names: Value::Object(names), clash }
+    Acceptance {
+        names: Value::Object(names),
+        clash,
+    }
 }
 
 fn in_use(name: &str) -> String {
@@ -93,13 +108,20 @@ mod tests {
         let first = accepted(definition("foos", "Foo", &["f"]));
         let cases = [
             (definition("bars", "Bar", &["b"]), None),
-            (definition("bars", "Bar", &["f"]), Some("ShortNamesConflict")),
+            (
+                definition("bars", "Bar", &["f"]),
+                Some("ShortNamesConflict"),
+            ),
             (definition("bars", "Foo", &[]), Some("SingularConflict")),
             (definition("foos", "Bar", &[]), Some("PluralConflict")),
         ];
         for (second, reason) in cases {
             let acceptance = accept(&second, &[&first]);
-            assert_eq!(acceptance.clash.as_ref().map(|(reason, _)| *reason), reason, "{second}");
+            assert_eq!(
+                acceptance.clash.as_ref().map(|(reason, _)| *reason),
+                reason,
+                "{second}"
+            );
         }
         let second = accept(&definition("bars", "Bar", &["f"]), &[&first]);
         assert_eq!(second.names["plural"], "bars");

@@ -57,6 +57,17 @@ pub(crate) struct ScalePaths {
     pub(crate) label_selector: Option<String>,
 }
 
+/// A question that is answered and not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Review {
+    /// Who am I?
+    SelfSubject,
+    /// Whose token is this?
+    Token,
+    /// May somebody do that?
+    Access,
+}
+
 /// Where the body of a resource comes from.
 pub(crate) enum Content {
     /// A built-in kind; without a type its fields are stored as they come.
@@ -97,9 +108,28 @@ pub(crate) struct Resource {
     /// Cancelled when another entry takes this one's place: its watches end.
     pub(crate) retired: CancellationToken,
     pub(crate) printer: OnceLock<Printer>,
+    /// Objects are questions: they can only be created, and are answered.
+    pub(crate) review: Option<Review>,
 }
 
 impl Resource {
+    /// What can be done with objects of the resource, in alphabetical order.
+    pub(crate) fn verbs(&self) -> &'static [&'static str] {
+        match self.review {
+            Some(_) => &["create"],
+            None => &[
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch",
+            ],
+        }
+    }
+
     /// `v1` or `group/v1`.
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() {
@@ -111,7 +141,10 @@ impl Resource {
 
     /// How errors name the resource.
     pub(crate) fn named(&self) -> Named<'_> {
-        Named { group: &self.group, plural: &self.plural }
+        Named {
+            group: &self.group,
+            plural: &self.plural,
+        }
     }
 
     pub(crate) fn is_custom(&self) -> bool {
@@ -199,7 +232,11 @@ impl Resource {
             .iter()
             .map(|path| (Arc::clone(path), field_text(&value, path)))
             .collect();
-        Draft { value, fields, shape }
+        Draft {
+            value,
+            fields,
+            shape,
+        }
     }
 
     /// A stored object in this resource's version.
@@ -266,10 +303,16 @@ pub(crate) fn metadata_mut(value: &mut Value) -> &mut Map<String, Value> {
     if !metadata.is_object() {
         *metadata = Value::Object(Map::new());
     }
-    metadata.as_object_mut().expect("it was just made an object")
+    metadata
+        .as_object_mut()
+        .expect("it was just made an object")
 }
 
 /// A text of the object's `metadata`; "" when missing.
 pub(crate) fn metadata_text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get("metadata").and_then(|metadata| metadata.get(key)).and_then(Value::as_str).unwrap_or_default()
+    value
+        .get("metadata")
+        .and_then(|metadata| metadata.get(key))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }

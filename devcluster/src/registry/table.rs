@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     hooks::{self, Hooks},
-    resource::{BUILT_IN_SHAPE, Content, NameRule, Resource, ScalePaths, Traits},
+    resource::{BUILT_IN_SHAPE, Content, NameRule, Resource, Review, ScalePaths, Traits},
 };
 use crate::{store::Store, types};
 
@@ -32,6 +32,7 @@ struct Row {
     hooks: Hooks,
     /// The collection of another row that holds the objects.
     stored_as: Option<&'static str>,
+    review: Option<Review>,
 }
 
 const TRAITS: Traits = Traits {
@@ -53,7 +54,10 @@ const ROW: Row = Row {
     short_names: &[],
     categories: &[],
     namespaced: true,
-    traits: Traits { unconditional_update: true, ..TRAITS },
+    traits: Traits {
+        unconditional_update: true,
+        ..TRAITS
+    },
     status: false,
     scale: false,
     extra: &[],
@@ -61,9 +65,14 @@ const ROW: Row = Row {
     selectable: &[],
     hooks: Hooks::NONE,
     stored_as: None,
+    review: None,
 };
 
-const CREATABLE: Traits = Traits { unconditional_update: true, create_on_update: true, ..TRAITS };
+const CREATABLE: Traits = Traits {
+    unconditional_update: true,
+    create_on_update: true,
+    ..TRAITS
+};
 
 const CORE_EVENT_FIELDS: &[&str] = &[
     "involvedObject.kind",
@@ -99,7 +108,11 @@ const TABLE: &[Row] = &[
         kind: "Namespace",
         short_names: &["ns"],
         namespaced: false,
-        traits: Traits { unconditional_update: true, delete_returns_object: true, ..TRAITS },
+        traits: Traits {
+            unconditional_update: true,
+            delete_returns_object: true,
+            ..TRAITS
+        },
         status: true,
         extra: &["finalize"],
         name_rule: NameRule::Label,
@@ -113,7 +126,11 @@ const TABLE: &[Row] = &[
         kind: "Node",
         short_names: &["no"],
         namespaced: false,
-        traits: Traits { unconditional_update: true, status_on_create: true, ..TRAITS },
+        traits: Traits {
+            unconditional_update: true,
+            status_on_create: true,
+            ..TRAITS
+        },
         status: true,
         selectable: &["spec.unschedulable"],
         hooks: hooks::NODE,
@@ -167,7 +184,11 @@ const TABLE: &[Row] = &[
         singular: "serviceaccount",
         kind: "ServiceAccount",
         short_names: &["sa"],
-        traits: Traits { unconditional_update: true, delete_returns_object: true, ..TRAITS },
+        traits: Traits {
+            unconditional_update: true,
+            delete_returns_object: true,
+            ..TRAITS
+        },
         extra: &["token"],
         ..ROW
     },
@@ -176,7 +197,10 @@ const TABLE: &[Row] = &[
         singular: "event",
         kind: "Event",
         short_names: &["ev"],
-        traits: Traits { no_propagation: true, ..CREATABLE },
+        traits: Traits {
+            no_propagation: true,
+            ..CREATABLE
+        },
         selectable: CORE_EVENT_FIELDS,
         hooks: hooks::CORE_EVENT,
         ..ROW
@@ -187,7 +211,10 @@ const TABLE: &[Row] = &[
         singular: "event",
         kind: "Event",
         short_names: &["ev"],
-        traits: Traits { no_propagation: true, ..CREATABLE },
+        traits: Traits {
+            no_propagation: true,
+            ..CREATABLE
+        },
         selectable: EVENT_FIELDS,
         hooks: hooks::EVENT,
         stored_as: Some("/events"),
@@ -198,7 +225,10 @@ const TABLE: &[Row] = &[
         plural: "leases",
         singular: "lease",
         kind: "Lease",
-        traits: Traits { create_on_update: true, ..TRAITS },
+        traits: Traits {
+            create_on_update: true,
+            ..TRAITS
+        },
         ..ROW
     },
     Row {
@@ -209,7 +239,11 @@ const TABLE: &[Row] = &[
         short_names: &["crd", "crds"],
         categories: &["api-extensions"],
         namespaced: false,
-        traits: Traits { generation: true, status_keeps_metadata: true, ..TRAITS },
+        traits: Traits {
+            generation: true,
+            status_keeps_metadata: true,
+            ..TRAITS
+        },
         status: true,
         hooks: hooks::DEFINITION,
         ..ROW
@@ -272,11 +306,58 @@ const TABLE: &[Row] = &[
         hooks: hooks::ROLE_BINDING,
         ..ROW
     },
+    Row {
+        group: "authentication.k8s.io",
+        plural: "selfsubjectreviews",
+        singular: "selfsubjectreview",
+        kind: "SelfSubjectReview",
+        namespaced: false,
+        review: Some(Review::SelfSubject),
+        ..ROW
+    },
+    Row {
+        group: "authentication.k8s.io",
+        plural: "tokenreviews",
+        singular: "tokenreview",
+        kind: "TokenReview",
+        namespaced: false,
+        review: Some(Review::Token),
+        ..ROW
+    },
+    Row {
+        group: "authorization.k8s.io",
+        plural: "selfsubjectaccessreviews",
+        singular: "selfsubjectaccessreview",
+        kind: "SelfSubjectAccessReview",
+        namespaced: false,
+        review: Some(Review::Access),
+        ..ROW
+    },
+    Row {
+        group: "authorization.k8s.io",
+        plural: "subjectaccessreviews",
+        singular: "subjectaccessreview",
+        kind: "SubjectAccessReview",
+        namespaced: false,
+        review: Some(Review::Access),
+        ..ROW
+    },
+    Row {
+        group: "authorization.k8s.io",
+        plural: "localsubjectaccessreviews",
+        singular: "localsubjectaccessreview",
+        kind: "LocalSubjectAccessReview",
+        review: Some(Review::Access),
+        ..ROW
+    },
 ];
 
 /// The built-in resources, over the collections of a store.
 pub(super) fn built_in(store: &Store) -> Vec<Arc<Resource>> {
-    TABLE.iter().map(|row| Arc::new(row.resource(store))).collect()
+    TABLE
+        .iter()
+        .map(|row| Arc::new(row.resource(store)))
+        .collect()
 }
 
 impl Row {
@@ -310,10 +391,15 @@ impl Row {
             selectable: texts(self.selectable),
             hooks: self.hooks,
             content: Content::BuiltIn(types::lookup(&api_version, self.kind)),
-            shape: if self.hooks.conversion.is_some() { CONVERTED_SHAPE } else { BUILT_IN_SHAPE },
+            shape: if self.hooks.conversion.is_some() {
+                CONVERTED_SHAPE
+            } else {
+                BUILT_IN_SHAPE
+            },
             collection: store.collection(self.stored_as.unwrap_or(&own)),
             retired: CancellationToken::new(),
             printer: OnceLock::new(),
+            review: self.review,
         }
     }
 }

@@ -128,3 +128,21 @@ fn c2_definitions_are_refused_in_the_words_of_the_real_server() {
     }
     assert!(differing.is_empty(), "{}", differing.join("\n"));
 }
+
+/// Rules at and beyond the limits of cost, on lists and maps without and with bounds.
+#[test]
+fn c6_expensive_rules_are_refused_with_the_factor_of_the_real_server() {
+    let recording: Value = serde_json::from_str(include_str!("recordings/costs.json")).unwrap();
+    let mut differing = Vec::new();
+    for case in recording.as_array().unwrap() {
+        let at = "spec.validation.openAPIV3Schema";
+        let errors = CompiledSchema::compile(&case["schema"], at)
+            .err()
+            .unwrap_or_default();
+        let (ours, theirs) = (told(&errors), recorded(&case["causes"]));
+        if ours != theirs {
+            differing.push(format!("{}:\n  {ours:#?}\n  {theirs:#?}", case["case"]));
+        }
+    }
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}

@@ -95,11 +95,6 @@ impl Collection {
         }
     }
 
-    /// `group/plural`.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The number of objects that exist now.
     pub(crate) fn len(&self) -> usize {
         self.state.read().live
@@ -118,13 +113,18 @@ impl Collection {
     /// [`CommitError::Exists`] when the key is taken.
     pub(crate) fn create(&self, key: &Key, draft: Draft) -> Result<Arc<StoredObject>, CommitError> {
         let mut state = self.state.write();
-        if let Some(Version { object: Some(object), .. }) =
-            state.chains.get(key).and_then(|chain| chain.last())
+        if let Some(Version {
+            object: Some(object),
+            ..
+        }) = state.chains.get(key).and_then(|chain| chain.last())
         {
             return Err(CommitError::Exists(Arc::clone(object)));
         }
         let object = Arc::new(StoredObject::seal(draft, self.revision.next()));
-        self.publish(&mut state, Event::new(EventKind::Put, key.clone(), Arc::clone(&object), None));
+        self.publish(
+            &mut state,
+            Event::new(EventKind::Put, key.clone(), Arc::clone(&object), None),
+        );
         Ok(object)
     }
 
@@ -141,7 +141,12 @@ impl Collection {
         let mut state = self.state.write();
         let previous = expect(&state, key, expected)?;
         let object = Arc::new(StoredObject::seal(draft, self.revision.next()));
-        let event = Event::new(EventKind::Put, key.clone(), Arc::clone(&object), Some(previous));
+        let event = Event::new(
+            EventKind::Put,
+            key.clone(),
+            Arc::clone(&object),
+            Some(previous),
+        );
         self.publish(&mut state, event);
         Ok(object)
     }
@@ -164,7 +169,12 @@ impl Collection {
             Some(draft) => StoredObject::seal(draft, revision),
             None => previous.restamped(revision),
         });
-        let event = Event::new(EventKind::Delete, key.clone(), Arc::clone(&object), Some(previous));
+        let event = Event::new(
+            EventKind::Delete,
+            key.clone(),
+            Arc::clone(&object),
+            Some(previous),
+        );
         self.publish(&mut state, event);
         Ok(object)
     }
@@ -179,7 +189,11 @@ impl Collection {
             (EventKind::Delete, _) => state.live -= 1,
             (EventKind::Put, Some(_)) => {}
         }
-        state.chains.entry(event.key.clone()).or_default().push(version);
+        state
+            .chains
+            .entry(event.key.clone())
+            .or_default()
+            .push(version);
         state.history.push(Arc::new(event));
         let now = Instant::now();
         while let Some(trimmed) = state.history.trim_one(now) {
@@ -219,7 +233,9 @@ impl Collection {
         let now = self.revision.current();
         if let Some(at) = at.filter(|at| *at < state.compacted) {
             tracing::debug!(collection = %self.name, at, oldest = state.compacted, "snapshot is gone");
-            return Err(Compacted { oldest: state.compacted });
+            return Err(Compacted {
+                oldest: state.compacted,
+            });
         }
         visit_versions(&state, scope, start, at, visit);
         Ok(at.unwrap_or(now))
@@ -234,7 +250,12 @@ impl Collection {
         let state = self.state.read();
         let revision = self.revision.current();
         visit_versions(&state, scope, None, None, visit);
-        let watcher = Watcher::new(Arc::clone(self), state.history.end(), revision, self.published.subscribe());
+        let watcher = Watcher::new(
+            Arc::clone(self),
+            state.history.end(),
+            revision,
+            self.published.subscribe(),
+        );
         (revision, watcher)
     }
 
@@ -245,15 +266,24 @@ impl Collection {
     pub(crate) fn watch_after(self: &Arc<Self>, revision: u64) -> Result<Watcher, Compacted> {
         let state = self.state.read();
         match state.history.position_after(revision) {
-            Some(from) => {
-                Ok(Watcher::new(Arc::clone(self), from, revision, self.published.subscribe()))
-            }
-            None => Err(Compacted { oldest: state.history.floor() }),
+            Some(from) => Ok(Watcher::new(
+                Arc::clone(self),
+                from,
+                revision,
+                self.published.subscribe(),
+            )),
+            None => Err(Compacted {
+                oldest: state.history.floor(),
+            }),
         }
     }
 
     /// Up to `max` events from sequence number `from` on and the newest revision that they complete.
-    pub(super) fn events_from(&self, from: u64, max: usize) -> Option<(Vec<Arc<Event>>, Option<u64>)> {
+    pub(super) fn events_from(
+        &self,
+        from: u64,
+        max: usize,
+    ) -> Option<(Vec<Arc<Event>>, Option<u64>)> {
         let state = self.state.read();
         let events = state.history.read(from, max)?;
         let drained = from + events.len() as u64 == state.history.end();
@@ -264,20 +294,28 @@ impl Collection {
 
 fn expect(state: &State, key: &Key, expected: u64) -> Result<Arc<StoredObject>, CommitError> {
     match state.chains.get(key).and_then(|chain| chain.last()) {
-        Some(Version { object: Some(object), .. }) if object.revision == expected => {
-            Ok(Arc::clone(object))
-        }
-        Some(Version { object: Some(_), .. }) => Err(CommitError::Changed),
+        Some(Version {
+            object: Some(object),
+            ..
+        }) if object.revision == expected => Ok(Arc::clone(object)),
+        Some(Version {
+            object: Some(_), ..
+        }) => Err(CommitError::Changed),
         _ => Err(CommitError::Missing),
     }
 }
 
 /// Drops the versions of a key that no snapshot at or after `revision` shows.
 fn forget_before(chains: &mut BTreeMap<Key, Vec<Version>>, key: &Key, revision: u64) {
-    let Some(chain) = chains.get_mut(key) else { return };
-    let replaced = chain.partition_point(|version| version.revision <= revision).saturating_sub(1);
+    let Some(chain) = chains.get_mut(key) else {
+        return;
+    };
+    let replaced = chain
+        .partition_point(|version| version.revision <= revision)
+        .saturating_sub(1);
     chain.drain(..replaced);
-    let gone = matches!(&chain[..], [Version { object: None, revision: removed }] if *removed <= revision);
+    let gone =
+        matches!(&chain[..], [Version { object: None, revision: removed }] if *removed <= revision);
     if gone {
         chains.remove(key);
     }
@@ -295,14 +333,21 @@ fn visit_versions(
         Scope::Namespace(namespace) => format!("{namespace}/"),
         Scope::One(key) => key.as_str().to_owned(),
     };
-    let from = start.filter(|start| *start > first.as_str()).unwrap_or(&first);
-    let range = state.chains.range::<str, _>((Bound::Included(from), Bound::Unbounded));
+    let from = start
+        .filter(|start| *start > first.as_str())
+        .unwrap_or(&first);
+    let range = state
+        .chains
+        .range::<str, _>((Bound::Included(from), Bound::Unbounded));
     for (key, chain) in range.take_while(|(key, _)| scope.contains(key)) {
         let shown = match at {
             None => chain.last(),
             Some(at) => chain[..chain.partition_point(|version| version.revision <= at)].last(),
         };
-        if let Some(Version { object: Some(object), .. }) = shown
+        if let Some(Version {
+            object: Some(object),
+            ..
+        }) = shown
             && visit(key, object).is_break()
         {
             return;

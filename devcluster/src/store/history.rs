@@ -60,7 +60,10 @@ impl Event {
     /// has left. Built at most once.
     pub(crate) fn departed(&self) -> Option<&Arc<StoredObject>> {
         let previous = self.previous.as_ref()?;
-        Some(self.departed.get_or_init(|| Arc::new(previous.restamped(self.revision))))
+        Some(
+            self.departed
+                .get_or_init(|| Arc::new(previous.restamped(self.revision))),
+        )
     }
 }
 
@@ -76,7 +79,11 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn starting_at(floor: u64) -> Self {
-        Self { events: VecDeque::new(), first: 0, floor }
+        Self {
+            events: VecDeque::new(),
+            first: 0,
+            floor,
+        }
     }
 
     pub(super) fn floor(&self) -> u64 {
@@ -111,13 +118,22 @@ impl History {
         if revision < self.floor {
             return None;
         }
-        let index = self.events.partition_point(|event| event.revision <= revision);
+        let index = self
+            .events
+            .partition_point(|event| event.revision <= revision);
         Some(self.first + index as u64)
     }
 
     /// Up to `max` events from sequence number `from` on, or `None` if that event was trimmed.
     pub(super) fn read(&self, from: u64, max: usize) -> Option<Vec<Arc<Event>>> {
         let index = usize::try_from(from.checked_sub(self.first)?).ok()?;
-        Some(self.events.iter().skip(index).take(max).map(Arc::clone).collect())
+        Some(
+            self.events
+                .iter()
+                .skip(index)
+                .take(max)
+                .map(Arc::clone)
+                .collect(),
+        )
     }
 }

@@ -65,8 +65,14 @@ pub struct Store {
 impl Store {
     /// An empty store. Its first revision is 1, as etcd's.
     pub(crate) fn new() -> Self {
-        let revision = Revision { newest: AtomicU64::new(1), announced: watch::Sender::new(1) };
-        Self { revision: Arc::new(revision), collections: Arc::default() }
+        let revision = Revision {
+            newest: AtomicU64::new(1),
+            announced: watch::Sender::new(1),
+        };
+        Self {
+            revision: Arc::new(revision),
+            collections: Arc::default(),
+        }
     }
 
     /// The newest revision of the whole store.
@@ -78,12 +84,19 @@ impl Store {
     pub(crate) async fn reached(&self, revision: u64) {
         let mut announced = self.revision.announced.subscribe();
         // The sender lives in the store.
-        let _closed = announced.wait_for(|newest| *newest >= revision).await.is_err();
+        let _closed = announced
+            .wait_for(|newest| *newest >= revision)
+            .await
+            .is_err();
     }
 
     /// The number of objects that exist now, over all collections. Cost: one lock per collection.
     pub fn object_count(&self) -> usize {
-        self.collections.read().values().map(|collection| collection.len()).sum()
+        self.collections
+            .read()
+            .values()
+            .map(|collection| collection.len())
+            .sum()
     }
 
     /// The collection of that name (`group/plural`), made when it does not exist.

@@ -71,8 +71,15 @@ pub(crate) struct StoredObject {
 impl StoredObject {
     /// Serialises a draft, once, at its revision.
     pub(crate) fn seal(draft: Draft, revision: u64) -> Self {
-        let Draft { value, fields, shape } = draft;
-        let labels = value.pointer("/metadata/labels").and_then(Value::as_object).cloned();
+        let Draft {
+            value,
+            fields,
+            shape,
+        } = draft;
+        let labels = value
+            .pointer("/metadata/labels")
+            .and_then(Value::as_object)
+            .cloned();
         let mut text = ObjectText::default();
         text.write(&value, Some(revision));
         Self {
@@ -141,7 +148,10 @@ impl fmt::Debug for StoredObject {
 
 /// The text of the scalar at a dotted path (`spec.nodeName`); "" where nothing stands there.
 pub(crate) fn field_text(value: &Value, path: &str) -> String {
-    let found = path.trim_start_matches('.').split('.').try_fold(value, |at, step| at.get(step));
+    let found = path
+        .trim_start_matches('.')
+        .split('.')
+        .try_fold(value, |at, step| at.get(step));
     match found {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(flag)) => flag.to_string(),
@@ -235,14 +245,24 @@ mod tests {
             "spec": {"a": [1, 2], "name": "x"}, "apiVersion": "v1", "kind": "Thing",
             "metadata": {"name": "n", "resourceVersion": "stale", "labels": {"l": "v"}},
         });
-        StoredObject::seal(Draft { value, fields: vec![], shape: 0 }, revision)
+        StoredObject::seal(
+            Draft {
+                value,
+                fields: vec![],
+                shape: 0,
+            },
+            revision,
+        )
     }
 
     #[test]
     fn sealing_puts_kind_and_version_first_and_the_revision_in_metadata() {
         let object = sealed(41);
         let text = std::str::from_utf8(object.bytes()).unwrap();
-        assert!(text.starts_with(r#"{"kind":"Thing","apiVersion":"v1","metadata":{"#), "{text}");
+        assert!(
+            text.starts_with(r#"{"kind":"Thing","apiVersion":"v1","metadata":{"#),
+            "{text}"
+        );
         assert_eq!(object.value()["metadata"]["resourceVersion"], "41");
         assert!(object.untyped_tail().starts_with(b"\"metadata\":{"));
         assert_eq!(object.field("spec.name"), "x");

@@ -9,13 +9,20 @@ use super::{watcher::Lagged, *};
 
 fn draft(name: &str, text: u32) -> Draft {
     let value = json!({"kind": "T", "apiVersion": "v1", "metadata": {"name": name}, "data": text});
-    Draft { value, fields: vec![], shape: 0 }
+    Draft {
+        value,
+        fields: vec![],
+        shape: 0,
+    }
 }
 
 fn listed(collection: &Collection, at: Option<u64>) -> Result<BTreeMap<String, u64>, Compacted> {
     let mut found = BTreeMap::new();
     collection.scan(Scope::All, None, at, |key, object| {
-        found.insert(key.as_str().to_owned(), object.value()["data"].as_u64().unwrap_or_default());
+        found.insert(
+            key.as_str().to_owned(),
+            object.value()["data"].as_u64().unwrap_or_default(),
+        );
         ControlFlow::Continue(())
     })?;
     Ok(found)
@@ -111,13 +118,18 @@ fn a_stale_expectation_changes_nothing() {
     let collection = store.collection("test/things");
     let key = Key::new(Some("ns"), "a");
     let first = collection.create(&key, draft("a", 1)).unwrap();
-    collection.replace(&key, first.revision, draft("a", 2)).unwrap();
+    collection
+        .replace(&key, first.revision, draft("a", 2))
+        .unwrap();
     let before = store.revision();
     assert!(matches!(
         collection.replace(&key, first.revision, draft("a", 3)),
         Err(CommitError::Changed)
     ));
-    assert!(matches!(collection.remove(&key, first.revision, None), Err(CommitError::Changed)));
+    assert!(matches!(
+        collection.remove(&key, first.revision, None),
+        Err(CommitError::Changed)
+    ));
     assert_eq!(store.revision(), before);
 }
 
@@ -126,7 +138,9 @@ fn keys_order_as_bytes_of_namespace_slash_name() {
     let store = Store::new();
     let collection = store.collection("test/things");
     for (namespace, name) in [("a", "x"), ("a-b", "x"), ("a", "b"), ("ab", "x")] {
-        collection.create(&Key::new(Some(namespace), name), draft(name, 0)).unwrap();
+        collection
+            .create(&Key::new(Some(namespace), name), draft(name, 0))
+            .unwrap();
     }
     let keys: Vec<String> = listed(&collection, None).unwrap().into_keys().collect();
     assert_eq!(keys, ["a-b/x", "a/b", "a/x", "ab/x"]);
@@ -149,15 +163,25 @@ async fn a_watcher_behind_the_ring_is_told_so_and_old_snapshots_are_refused() {
     let created = object.revision;
     let mut slow = collection.watch_after(created).unwrap();
     for text in 0..400 {
-        object = collection.replace(&key, object.revision, draft("a", text)).unwrap();
+        object = collection
+            .replace(&key, object.revision, draft("a", text))
+            .unwrap();
     }
     assert_eq!(slow.read().unwrap().len(), 256);
     let mut late = collection.watch_after(created).unwrap();
     tokio::time::advance(history::MIN_AGE * 2).await;
-    collection.replace(&key, object.revision, draft("a", 1000)).unwrap();
+    collection
+        .replace(&key, object.revision, draft("a", 1000))
+        .unwrap();
     assert_eq!(late.read().unwrap_err(), Lagged);
     assert!(collection.watch_after(created).is_err());
-    assert!(collection.scan(Scope::All, None, Some(created), |_, _| ControlFlow::Break(())).is_err());
+    assert!(
+        collection
+            .scan(Scope::All, None, Some(created), |_, _| ControlFlow::Break(
+                ()
+            ))
+            .is_err()
+    );
     assert_eq!(listed(&collection, None).unwrap()["a"], 1000);
 }
 
@@ -168,10 +192,15 @@ async fn a_watcher_sleeps_until_a_commit_and_its_progress_follows_other_collecti
     let mut watcher = collection.watch_after(store.revision()).unwrap();
     let waited = tokio::time::timeout(std::time::Duration::from_secs(5), watcher.ready()).await;
     assert!(waited.is_err(), "nothing was committed");
-    store.collection("test/others").create(&Key::new(None, "x"), draft("x", 1)).unwrap();
+    store
+        .collection("test/others")
+        .create(&Key::new(None, "x"), draft("x", 1))
+        .unwrap();
     assert!(watcher.read().unwrap().is_empty());
     assert_eq!(watcher.progress(), store.revision());
-    collection.create(&Key::new(None, "a"), draft("a", 1)).unwrap();
+    collection
+        .create(&Key::new(None, "a"), draft("a", 1))
+        .unwrap();
     watcher.ready().await;
     assert_eq!(watcher.read().unwrap().len(), 1);
 }

@@ -34,7 +34,14 @@ impl Watcher {
         after: u64,
         published: watch::Receiver<u64>,
     ) -> Self {
-        Self { collection, next, published, after, progress: 0, caught_up: false }
+        Self {
+            collection,
+            next,
+            published,
+            after,
+            progress: 0,
+            caught_up: false,
+        }
     }
 
     /// The events that follow, without waiting; empty when there are none yet.
@@ -42,8 +49,10 @@ impl Watcher {
     /// # Errors
     /// [`Lagged`] when the next event is gone.
     pub(crate) fn read(&mut self) -> Result<Vec<Arc<Event>>, Lagged> {
-        let (mut events, drained_at) =
-            self.collection.events_from(self.next, BATCH).ok_or(Lagged)?;
+        let (mut events, drained_at) = self
+            .collection
+            .events_from(self.next, BATCH)
+            .ok_or(Lagged)?;
         self.next += events.len() as u64;
         self.caught_up = drained_at.is_some();
         if let Some(revision) = drained_at.or_else(|| events.last().map(|event| event.revision)) {

@@ -14,7 +14,10 @@ async fn case_101_the_answer_of_a_deletion() {
     let item = format!("{}/a", t.config_maps());
     let answer = t.delete(&item).await;
     let status = answer.expect(200);
-    assert_eq!((&status["kind"], &status["status"]), (&json!("Status"), &json!("Success")));
+    assert_eq!(
+        (&status["kind"], &status["status"]),
+        (&json!("Status"), &json!("Success"))
+    );
     assert_eq!(status["details"]["kind"], "configmaps");
     assert_eq!(status["details"]["uid"], created["metadata"]["uid"]);
     assert!(status.get("code").is_none());
@@ -30,7 +33,12 @@ async fn case_102_finalizers_hold_an_object() {
     body["metadata"]["finalizers"] = json!(["example.com/hold"]);
     t.post(t.config_maps(), &body).await.expect(201);
     let start = t.get(t.config_maps()).await.revision();
-    let mut watch = t.watch(format!("{}?watch=1&resourceVersion={start}", t.config_maps())).await;
+    let mut watch = t
+        .watch(format!(
+            "{}?watch=1&resourceVersion={start}",
+            t.config_maps()
+        ))
+        .await;
     let item = format!("{}/a", t.config_maps());
     let marked = t.delete(&item).await;
     let metadata = &marked.expect(200)["metadata"];
@@ -40,7 +48,9 @@ async fn case_102_finalizers_hold_an_object() {
     let again = t.delete(&item).await;
     again.expect(200);
     assert_eq!(again.revision(), marked.revision());
-    t.patch(&item, MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
+    t.patch(&item, MERGE, &json!({"metadata": {"finalizers": null}}))
+        .await
+        .expect(200);
     t.get(&item).await.refused(404, "NotFound");
     let mut last = marked.revision();
     assert_eq!(watch.next().await.kind, "MODIFIED");
@@ -60,11 +70,15 @@ async fn case_103_while_an_object_is_deleted() {
     let item = format!("{}/a", t.config_maps());
     t.delete(&item).await.expect(200);
     let more = json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}});
-    t.patch(&item, MERGE, &more).await.invalid("FieldValueForbidden", "metadata.finalizers");
+    t.patch(&item, MERGE, &more)
+        .await
+        .invalid("FieldValueForbidden", "metadata.finalizers");
     let taken = t.post(t.config_maps(), &config_map("a")).await;
     taken.refused(409, "AlreadyExists");
     assert!(taken.text.contains("being deleted"), "{taken:?}");
-    t.patch(&item, MERGE, &json!({"metadata": {"finalizers": []}})).await.expect(200);
+    t.patch(&item, MERGE, &json!({"metadata": {"finalizers": []}}))
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
@@ -74,7 +88,9 @@ async fn case_104_preconditions() {
     let item = format!("{}/a", t.config_maps());
     for preconditions in [json!({"uid": "other"}), json!({"resourceVersion": "1"})] {
         let options = json!({"preconditions": preconditions});
-        t.delete_with(&item, &options).await.refused(409, "Conflict");
+        t.delete_with(&item, &options)
+            .await
+            .refused(409, "Conflict");
     }
     let options = json!({"preconditions": {
         "uid": created["metadata"]["uid"], "resourceVersion": created["metadata"]["resourceVersion"],
@@ -92,12 +108,19 @@ async fn case_105_propagation() {
     ] {
         t.config_map(name).await;
         let item = format!("{}/{name}", t.config_maps());
-        t.delete_with(&item, &json!({"propagationPolicy": policy})).await.expect(200);
+        t.delete_with(&item, &json!({"propagationPolicy": policy}))
+            .await
+            .expect(200);
         let left = t.get(&item).await;
         match finalizer {
             Some(finalizer) => {
-                assert_eq!(left.expect(200)["metadata"]["finalizers"], json!([finalizer]));
-                t.patch(&item, MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
+                assert_eq!(
+                    left.expect(200)["metadata"]["finalizers"],
+                    json!([finalizer])
+                );
+                t.patch(&item, MERGE, &json!({"metadata": {"finalizers": null}}))
+                    .await
+                    .expect(200);
             }
             None => drop(left.refused(404, "NotFound")),
         }
@@ -124,7 +147,9 @@ async fn case_106_deletion_counts_as_a_generation() {
     let marked = t.delete(format!("{widgets}/w")).await;
     assert_eq!(marked.expect(200)["metadata"]["generation"], 2);
     let free = json!({"metadata": {"finalizers": null}});
-    t.patch(format!("{widgets}/w"), MERGE, &free).await.expect(200);
+    t.patch(format!("{widgets}/w"), MERGE, &free)
+        .await
+        .expect(200);
     t.get(format!("{widgets}/w")).await.refused(404, "NotFound");
 }
 
@@ -135,12 +160,16 @@ async fn case_107_deletion_of_what_selectors_match() {
         let body = json!({"metadata": {"name": name, "labels": {"on": on}}});
         t.post(t.config_maps(), &body).await.expect(201);
     }
-    let answer = t.delete(format!("{}?labelSelector=on%3Dyes", t.config_maps())).await;
+    let answer = t
+        .delete(format!("{}?labelSelector=on%3Dyes", t.config_maps()))
+        .await;
     assert_eq!(answer.expect(200)["kind"], "ConfigMapList");
     assert_eq!(names(&answer.json), ["a", "c"]);
     let left = t.get(format!("{}?labelSelector=on", t.config_maps())).await;
     assert_eq!(names(&left.json), ["b"]);
-    t.delete("/api/v1/configmaps").await.refused(405, "MethodNotAllowed");
+    t.delete("/api/v1/configmaps")
+        .await
+        .refused(405, "MethodNotAllowed");
 }
 
 #[tokio::test]
@@ -149,7 +178,9 @@ async fn case_108_a_dry_deletion_deletes_nothing() {
     t.config_map("a").await;
     let item = format!("{}/a", t.config_maps());
     t.delete(format!("{item}?dryRun=All")).await.expect(200);
-    t.delete_with(&item, &json!({"dryRun": ["All"]})).await.expect(200);
+    t.delete_with(&item, &json!({"dryRun": ["All"]}))
+        .await
+        .expect(200);
     t.get(&item).await.expect(200);
 }
 
@@ -162,17 +193,24 @@ async fn case_110_the_end_of_a_namespace() {
     assert_eq!(answer.json["status"]["phase"], "Terminating");
     let refused = t.post(t.config_maps(), &config_map("a")).await;
     let status = refused.refused(403, "Forbidden");
-    assert_eq!(status["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    assert_eq!(
+        status["details"]["causes"][0]["reason"],
+        "NamespaceTerminating"
+    );
     let mut namespace = t.get(&path).await.expect(200).clone();
     namespace["spec"] = json!({"finalizers": []});
-    t.put(format!("{path}/finalize"), &namespace).await.expect(200);
+    t.put(format!("{path}/finalize"), &namespace)
+        .await
+        .expect(200);
     t.get(&path).await.refused(404, "NotFound");
 }
 
 #[tokio::test]
 async fn case_111_some_namespaces_stay() {
     let t = Target::start().await;
-    t.delete("/api/v1/namespaces/default").await.refused(403, "Forbidden");
+    t.delete("/api/v1/namespaces/default")
+        .await
+        .refused(403, "Forbidden");
 }
 
 #[tokio::test]
@@ -190,16 +228,28 @@ async fn case_113_grace_of_pods() {
     let metadata = first.expect(200)["metadata"].clone();
     assert_eq!(metadata["deletionGracePeriodSeconds"], 30);
     assert_eq!(metadata["generation"], 2);
-    let shortened = t.delete_with(&item, &json!({"gracePeriodSeconds": 5})).await;
-    assert_eq!(shortened.expect(200)["metadata"]["deletionGracePeriodSeconds"], 5);
+    let shortened = t
+        .delete_with(&item, &json!({"gracePeriodSeconds": 5}))
+        .await;
+    assert_eq!(
+        shortened.expect(200)["metadata"]["deletionGracePeriodSeconds"],
+        5
+    );
     let time = |value: &serde_json::Value| -> k8s_openapi::jiff::Timestamp {
         value.as_str().unwrap_or_default().parse().expect("a time")
     };
     let moved = time(&metadata["deletionTimestamp"])
         .duration_since(time(&shortened.json["metadata"]["deletionTimestamp"]));
     assert!((23..=27).contains(&moved.as_secs()), "{moved:?}");
-    let longer = t.delete_with(&item, &json!({"gracePeriodSeconds": 60})).await;
-    assert_eq!(longer.expect(200)["metadata"]["deletionGracePeriodSeconds"], 5);
-    t.delete_with(&item, &json!({"gracePeriodSeconds": 0})).await.expect(200);
+    let longer = t
+        .delete_with(&item, &json!({"gracePeriodSeconds": 60}))
+        .await;
+    assert_eq!(
+        longer.expect(200)["metadata"]["deletionGracePeriodSeconds"],
+        5
+    );
+    t.delete_with(&item, &json!({"gracePeriodSeconds": 0}))
+        .await
+        .expect(200);
     t.get(&item).await.refused(404, "NotFound");
 }

@@ -10,12 +10,19 @@ use crate::support::{MERGE, Target, names, pod, unique};
 async fn case_112_a_new_namespace() {
     let t = Target::start().await;
     let name = unique("fresh");
-    let created = t.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await;
+    let created = t
+        .post("/api/v1/namespaces", &json!({"metadata": {"name": name}}))
+        .await;
     let namespace = created.expect(201);
-    assert_eq!(namespace["metadata"]["labels"]["kubernetes.io/metadata.name"], name.as_str());
+    assert_eq!(
+        namespace["metadata"]["labels"]["kubernetes.io/metadata.name"],
+        name.as_str()
+    );
     assert_eq!(namespace["spec"]["finalizers"], json!(["kubernetes"]));
     assert_eq!(namespace["status"]["phase"], "Active");
-    let active = t.get("/api/v1/namespaces?fieldSelector=status.phase%3DActive").await;
+    let active = t
+        .get("/api/v1/namespaces?fieldSelector=status.phase%3DActive")
+        .await;
     assert!(names(active.expect(200)).contains(&name));
 }
 
@@ -34,7 +41,10 @@ async fn case_114_defaults_of_a_pod() {
         ("/spec/priority", json!(0)),
         ("/spec/preemptionPolicy", json!("PreemptLowerPriority")),
         ("/spec/containers/0/imagePullPolicy", json!("IfNotPresent")),
-        ("/spec/containers/0/terminationMessagePath", json!("/dev/termination-log")),
+        (
+            "/spec/containers/0/terminationMessagePath",
+            json!("/dev/termination-log"),
+        ),
         ("/spec/containers/0/terminationMessagePolicy", json!("File")),
         ("/spec/containers/0/resources", json!({})),
         (
@@ -44,7 +54,10 @@ async fn case_114_defaults_of_a_pod() {
                 {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
             ]),
         ),
-        ("/status", json!({"phase": "Pending", "qosClass": "BestEffort"})),
+        (
+            "/status",
+            json!({"phase": "Pending", "qosClass": "BestEffort"}),
+        ),
         ("/metadata/generation", json!(1)),
     ] {
         assert_eq!(pod.pointer(path), Some(&expected), "{path}");
@@ -64,13 +77,27 @@ async fn case_116_binding_and_eviction() {
     assert_eq!(bound.expect(201)["status"], "Success");
     let pod = t.get(t.core("pods/p")).await;
     assert_eq!(pod.json["spec"]["nodeName"], "n1");
-    let conditions = pod.json["status"]["conditions"].as_array().expect("conditions").clone();
-    assert!(conditions.iter().any(|c| c["type"] == "PodScheduled" && c["status"] == "True"));
+    assert_eq!(pod.json["metadata"]["generation"], 1);
+    let conditions = pod.json["status"]["conditions"]
+        .as_array()
+        .expect("conditions")
+        .clone();
+    assert!(
+        conditions
+            .iter()
+            .any(|c| c["type"] == "PodScheduled" && c["status"] == "True")
+    );
     t.post(&path, &binding).await.refused(409, "Conflict");
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
-    t.post(t.core("pods/p/eviction"), &eviction).await.expect(201);
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    t.post(t.core("pods/p/eviction"), &eviction)
+        .await
+        .expect(201);
     let after = t.get(t.core("pods/p")).await;
-    assert!(after.code == 404 || after.json["metadata"]["deletionTimestamp"].is_string(), "{after:?}");
+    assert!(
+        after.code == 404 || after.json["metadata"]["deletionTimestamp"].is_string(),
+        "{after:?}"
+    );
 }
 
 #[tokio::test]
@@ -82,10 +109,16 @@ async fn case_117_secrets() {
     assert!(created.json.get("stringData").is_none());
     assert_eq!(created.json["type"], "Opaque");
     let item = t.core("secrets/s");
-    t.patch(&item, MERGE, &json!({"type": "example.com/x"})).await.invalid("FieldValueInvalid", "type");
-    t.patch(&item, MERGE, &json!({"immutable": true})).await.expect(200);
+    t.patch(&item, MERGE, &json!({"type": "example.com/x"}))
+        .await
+        .invalid("FieldValueInvalid", "type");
+    t.patch(&item, MERGE, &json!({"immutable": true}))
+        .await
+        .expect(200);
     let change = json!({"data": {"a": "eA=="}});
-    t.patch(&item, MERGE, &change).await.invalid("FieldValueForbidden", "data");
+    t.patch(&item, MERGE, &change)
+        .await
+        .invalid("FieldValueForbidden", "data");
 }
 
 #[tokio::test]
@@ -107,7 +140,10 @@ async fn case_121_events_have_two_versions() {
     assert_eq!(event.expect(200)["apiVersion"], "events.k8s.io/v1");
     assert_eq!(event.json["regarding"]["name"], "p");
     assert_eq!(event.json["note"], "m");
-    for (path, selector) in [(&events, "involvedObject.name"), (&modern, "regarding.name")] {
+    for (path, selector) in [
+        (&events, "involvedObject.name"),
+        (&modern, "regarding.name"),
+    ] {
         let found = t.get(format!("{path}?fieldSelector={selector}%3Dp")).await;
         assert_eq!(names(found.expect(200)), ["e"], "{selector}");
         let none = t.get(format!("{path}?fieldSelector={selector}%3Dq")).await;
@@ -119,7 +155,9 @@ async fn case_121_events_have_two_versions() {
 async fn case_123_tokens_of_service_accounts() {
     let t = Target::start().await;
     let accounts = t.core("serviceaccounts");
-    t.post(&accounts, &json!({"metadata": {"name": "sa"}})).await.expect(201);
+    t.post(&accounts, &json!({"metadata": {"name": "sa"}}))
+        .await
+        .expect(201);
     let request = |seconds: i64| {
         json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -128,21 +166,47 @@ async fn case_123_tokens_of_service_accounts() {
     };
     let path = format!("{accounts}/sa/token");
     let issued = t.post(&path, &request(3600)).await;
-    let token = issued.expect(201)["status"]["token"].as_str().expect("a token").to_owned();
+    let token = issued.expect(201)["status"]["token"]
+        .as_str()
+        .expect("a token")
+        .to_owned();
     assert_eq!(token.split('.').count(), 3);
     let bearer = format!("Bearer {token}");
-    let version = t.ask(Method::GET, "/version").anonymous().header("authorization", &bearer);
+    let review = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
+    });
+    let reviewed = t
+        .post("/apis/authentication.k8s.io/v1/tokenreviews", &review)
+        .await;
+    let status = &reviewed.expect(201)["status"];
+    assert_eq!(status["authenticated"], true, "{reviewed:?}");
+    assert_eq!(
+        status["user"]["username"],
+        format!("system:serviceaccount:{}:sa", t.namespace)
+    );
+    let version = t
+        .ask(Method::GET, "/version")
+        .anonymous()
+        .header("authorization", &bearer);
     version.send().await.expect(200);
-    t.post(&path, &request(60)).await.invalid("FieldValueInvalid", "spec.expirationSeconds");
+    t.post(&path, &request(60))
+        .await
+        .invalid("FieldValueInvalid", "spec.expirationSeconds");
     t.delete(format!("{accounts}/sa")).await.expect(200);
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
-        let after = t.ask(Method::GET, "/version").anonymous().header("authorization", &bearer);
+        let after = t
+            .ask(Method::GET, "/version")
+            .anonymous()
+            .header("authorization", &bearer);
         let after = after.send().await;
         if after.code == 401 {
             break;
         }
-        assert!(tokio::time::Instant::now() < deadline, "the token outlives its account");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the token outlives its account"
+        );
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
@@ -150,9 +214,13 @@ async fn case_123_tokens_of_service_accounts() {
 #[tokio::test]
 async fn case_124_leases_keep_micro_times_and_one_of_two_wins() {
     let t = Target::start().await;
-    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", t.namespace);
+    let leases = format!(
+        "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+        t.namespace
+    );
     let time = "2026-01-31T08:09:10.123456Z";
-    let body = json!({"metadata": {"name": "l"}, "spec": {"renewTime": time, "holderIdentity": "a"}});
+    let body =
+        json!({"metadata": {"name": "l"}, "spec": {"renewTime": time, "holderIdentity": "a"}});
     let created = t.post(&leases, &body).await.expect(201).clone();
     assert_eq!(created["spec"]["renewTime"], time);
     let item = format!("{leases}/l");

@@ -12,7 +12,11 @@ use crate::{
 #[tokio::test]
 async fn case_013_a_form_that_is_not_offered_is_406() {
     let t = Target::start().await;
-    let answer = t.ask(Method::GET, t.config_maps()).accept("application/xml").send().await;
+    let answer = t
+        .ask(Method::GET, t.config_maps())
+        .accept("application/xml")
+        .send()
+        .await;
     answer.refused(406, "NotAcceptable");
 }
 
@@ -33,10 +37,18 @@ async fn case_014_the_first_servable_clause_is_taken() {
 async fn case_015_lists_of_metadata() {
     let t = Target::start().await;
     t.config_map("a").await;
-    let list = t.ask(Method::GET, t.config_maps()).accept(PARTIAL_LIST).send().await;
+    let list = t
+        .ask(Method::GET, t.config_maps())
+        .accept(PARTIAL_LIST)
+        .send()
+        .await;
     assert_eq!(list.expect(200)["kind"], "PartialObjectMetadataList");
     assert_eq!(list.json["items"][0]["kind"], "PartialObjectMetadata");
-    let wrong = t.ask(Method::GET, t.config_maps()).accept(PARTIAL).send().await;
+    let wrong = t
+        .ask(Method::GET, t.config_maps())
+        .accept(PARTIAL)
+        .send()
+        .await;
     wrong.refused(406, "NotAcceptable");
 }
 
@@ -44,7 +56,11 @@ async fn case_015_lists_of_metadata() {
 async fn case_016_pods_as_a_table() {
     let t = Target::start().await;
     t.post(t.core("pods"), &pod("p")).await.expect(201);
-    let table = t.ask(Method::GET, t.core("pods")).accept(TABLE).send().await;
+    let table = t
+        .ask(Method::GET, t.core("pods"))
+        .accept(TABLE)
+        .send()
+        .await;
     assert_eq!(table.expect(200)["kind"], "Table");
     let columns: Vec<&str> = table.json["columnDefinitions"]
         .as_array()
@@ -59,7 +75,9 @@ async fn case_016_pods_as_a_table() {
     assert_eq!(row["cells"][1], "0/1");
     assert_eq!(row["cells"][2], "Pending");
     assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
-    let bad = t.ask(Method::GET, format!("{}?includeObject=bad", t.core("pods"))).accept(TABLE);
+    let bad = t
+        .ask(Method::GET, format!("{}?includeObject=bad", t.core("pods")))
+        .accept(TABLE);
     bad.send().await.refused(400, "BadRequest");
 }
 
@@ -74,8 +92,14 @@ async fn case_017_custom_columns_are_typed() {
     t.post(&widgets, &full).await.expect(201);
     t.post(&widgets, &widget(&group, "none")).await.expect(201);
     let table = t.ask(Method::GET, &widgets).accept(TABLE).send().await;
-    let columns = table.expect(200)["columnDefinitions"].as_array().expect("columns").clone();
-    let at = columns.iter().position(|column| column["name"] == "Size").expect("the column");
+    let columns = table.expect(200)["columnDefinitions"]
+        .as_array()
+        .expect("columns")
+        .clone();
+    let at = columns
+        .iter()
+        .position(|column| column["name"] == "Size")
+        .expect("the column");
     assert_eq!(columns[at]["type"], "integer");
     assert_eq!(table.json["rows"][0]["cells"][at], 3);
     assert!(table.json["rows"][1]["cells"][at].is_null());
@@ -84,11 +108,19 @@ async fn case_017_custom_columns_are_typed() {
 #[tokio::test]
 async fn case_019_bodies_of_unknown_types() {
     let t = Target::start().await;
-    let post = t.ask(Method::POST, t.config_maps()).body("text/plain", "x").send().await;
+    let post = t
+        .ask(Method::POST, t.config_maps())
+        .body("text/plain", "x")
+        .send()
+        .await;
     post.refused(415, "UnsupportedMediaType");
     t.config_map("a").await;
     let path = format!("{}/a", t.config_maps());
-    let patch = t.ask(Method::PATCH, path).body("application/json", "{}").send().await;
+    let patch = t
+        .ask(Method::PATCH, path)
+        .body("application/json", "{}")
+        .send()
+        .await;
     patch.refused(415, "UnsupportedMediaType");
 }
 
@@ -105,7 +137,10 @@ async fn case_020_custom_resources_have_no_strategic_patch() {
         assert!(answer.text.contains(media), "{answer:?}");
     }
     if !allowed(&t, Difference::NoApply) {
-        assert!(answer.text.contains("application/apply-patch+yaml"), "{answer:?}");
+        assert!(
+            answer.text.contains("application/apply-patch+yaml"),
+            "{answer:?}"
+        );
     }
 }
 
@@ -113,11 +148,18 @@ async fn case_020_custom_resources_have_no_strategic_patch() {
 async fn case_021_yaml_bodies_are_taken() {
     let t = Target::start().await;
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: yaml\ndata:\n  a: |\n    b\n";
-    let answer =
-        t.ask(Method::POST, t.config_maps()).body("application/yaml", yaml).send().await;
+    let answer = t
+        .ask(Method::POST, t.config_maps())
+        .body("application/yaml", yaml)
+        .send()
+        .await;
     assert_eq!(answer.expect(201)["data"]["a"], "b\n");
     if !allowed(&t, Difference::NoProtobuf) {
         let media = "application/vnd.kubernetes.protobuf";
-        t.ask(Method::POST, t.config_maps()).body(media, "k8s\0").send().await.expect(400);
+        t.ask(Method::POST, t.config_maps())
+            .body(media, "k8s\0")
+            .send()
+            .await
+            .expect(400);
     }
 }

@@ -17,7 +17,9 @@ async fn case_082_merge_patch() {
     assert_eq!(answer.json["metadata"]["labels"]["a"], "b");
     let broken = t.ask(Method::PATCH, &item).body(MERGE, "[1").send().await;
     broken.refused(400, "BadRequest");
-    t.patch(format!("{}/none", t.config_maps()), MERGE, &json!({})).await.refused(404, "NotFound");
+    t.patch(format!("{}/none", t.config_maps()), MERGE, &json!({}))
+        .await
+        .refused(404, "NotFound");
 }
 
 #[tokio::test]
@@ -41,7 +43,9 @@ async fn case_083_json_patch() {
     }
     let test = json!({"op": "test", "path": "/data/n", "value": "1"});
     let many = Value::Array(vec![test; 10_001]);
-    t.patch(&item, JSON_PATCH, &many).await.refused(413, "RequestEntityTooLarge");
+    t.patch(&item, JSON_PATCH, &many)
+        .await
+        .refused(413, "RequestEntityTooLarge");
 }
 
 #[tokio::test]
@@ -49,14 +53,21 @@ async fn case_084_concurrent_patches_are_not_lost() {
     let t = Target::start().await;
     let created = t.config_map("a").await;
     let item = format!("{}/a", t.config_maps());
-    t.patch(&item, MERGE, &json!({"data": {"x": "y"}})).await.expect(200);
+    t.patch(&item, MERGE, &json!({"data": {"x": "y"}}))
+        .await
+        .expect(200);
     let stale = json!({
         "metadata": {"resourceVersion": created["metadata"]["resourceVersion"]}, "data": {"z": "z"},
     });
     t.patch(&item, MERGE, &stale).await.refused(409, "Conflict");
     let patches = (0..20).map(|n| {
         let (t, item) = (&t, &item);
-        async move { t.patch(item, MERGE, &json!({"data": {format!("n{n}"): "1"}})).await.expect(200).clone() }
+        async move {
+            t.patch(item, MERGE, &json!({"data": {format!("n{n}"): "1"}}))
+                .await
+                .expect(200)
+                .clone()
+        }
     });
     join_all(patches).await;
     let data = t.get(&item).await.json["data"].clone();
@@ -85,7 +96,13 @@ async fn case_085_strategic_merge_of_lists_by_key() {
     t.post(&deployments, &body).await.expect(201);
     let item = format!("{deployments}/d");
     let containers = |list: Value| json!({"spec": {"template": {"spec": {"containers": list}}}});
-    let image = t.patch(&item, STRATEGIC, &containers(json!([{"name": "b", "image": "i:2"}]))).await;
+    let image = t
+        .patch(
+            &item,
+            STRATEGIC,
+            &containers(json!([{"name": "b", "image": "i:2"}])),
+        )
+        .await;
     let spec = &image.expect(200)["spec"]["template"]["spec"];
     assert_eq!(spec["containers"][0]["image"], "i:1");
     assert_eq!(spec["containers"][1]["image"], "i:2");
@@ -93,10 +110,18 @@ async fn case_085_strategic_merge_of_lists_by_key() {
     let merged = t.patch(&item, STRATEGIC, &containers(ports)).await;
     let ports = merged.expect(200)["spec"]["template"]["spec"]["containers"][0]["ports"].clone();
     assert_eq!(ports.as_array().map(Vec::len), Some(2), "{ports}");
-    assert!(ports.as_array().expect("ports").iter().any(|port| port["name"] == "http"));
+    assert!(
+        ports
+            .as_array()
+            .expect("ports")
+            .iter()
+            .any(|port| port["name"] == "http")
+    );
     let gone = containers(json!([{"name": "b", "$patch": "delete"}]));
     let answer = t.patch(&item, STRATEGIC, &gone).await;
-    let left = answer.expect(200)["spec"]["template"]["spec"]["containers"].as_array().cloned();
+    let left = answer.expect(200)["spec"]["template"]["spec"]["containers"]
+        .as_array()
+        .cloned();
     assert_eq!(left.map(|list| list.len()), Some(1));
 }
 
@@ -109,12 +134,20 @@ async fn case_086_strategic_directives() {
     });
     t.post(t.config_maps(), &body).await.expect(201);
     let item = format!("{}/a", t.config_maps());
-    let label = t.patch(&item, STRATEGIC, &json!({"metadata": {"labels": {"x": null}}})).await;
+    let label = t
+        .patch(
+            &item,
+            STRATEGIC,
+            &json!({"metadata": {"labels": {"x": null}}}),
+        )
+        .await;
     assert_eq!(label.expect(200)["metadata"]["labels"], json!({"y": "2"}));
     let fewer = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/b"]}});
     let answer = t.patch(&item, STRATEGIC, &fewer).await;
     assert_eq!(answer.expect(200)["metadata"]["finalizers"], json!(["c/d"]));
-    t.patch(&item, MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
+    t.patch(&item, MERGE, &json!({"metadata": {"finalizers": null}}))
+        .await
+        .expect(200);
 
     let deployments = format!("/apis/apps/v1/namespaces/{}/deployments", t.namespace);
     let body = json!({"metadata": {"name": "d"}, "spec": {

@@ -69,7 +69,11 @@ impl Answer {
         let body = self.expect(code);
         assert_eq!(body["kind"], "Status", "{self:?}");
         assert_eq!(body["code"], code, "{self:?}");
-        assert_eq!(body["reason"].as_str().unwrap_or_default(), reason, "{self:?}");
+        assert_eq!(
+            body["reason"].as_str().unwrap_or_default(),
+            reason,
+            "{self:?}"
+        );
         body
     }
 
@@ -77,8 +81,13 @@ impl Answer {
     #[track_caller]
     pub(crate) fn invalid(&self, reason: &str, field: &str) {
         let body = self.refused(422, "Invalid");
-        let causes = body["details"]["causes"].as_array().cloned().unwrap_or_default();
-        let found = causes.iter().any(|cause| cause["reason"] == reason && cause["field"] == field);
+        let causes = body["details"]["causes"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let found = causes
+            .iter()
+            .any(|cause| cause["reason"] == reason && cause["field"] == field);
         assert!(found, "no cause {reason} at {field}: {self:?}");
     }
 
@@ -86,16 +95,26 @@ impl Answer {
     #[track_caller]
     pub(crate) fn plain_not_found(&self) {
         self.expect(404);
-        assert!(self.header("content-type").starts_with("text/plain"), "{self:?}");
+        assert!(
+            self.header("content-type").starts_with("text/plain"),
+            "{self:?}"
+        );
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
     }
 
     pub(crate) fn warnings(&self) -> Vec<String> {
         let values = self.headers.get_all("warning");
-        values.iter().filter_map(|value| value.to_str().ok()).map(str::to_owned).collect()
+        values
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .map(str::to_owned)
+            .collect()
     }
 
     pub(crate) fn revision(&self) -> u64 {
@@ -107,13 +126,21 @@ impl Answer {
 #[track_caller]
 pub(crate) fn revision(object: &Value) -> u64 {
     let text = object["metadata"]["resourceVersion"].as_str();
-    text.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no revision in {object}"))
+    text.and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| panic!("no revision in {object}"))
 }
 
 /// The names of a list's items.
 pub(crate) fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().into_iter().flatten();
-    items.map(|item| item["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+    items
+        .map(|item| {
+            item["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .collect()
 }
 
 /// A request under construction.
@@ -154,11 +181,15 @@ impl Ask<'_> {
     }
 
     fn request(&self) -> Request<Body> {
-        let mut request = Request::builder().method(self.method.clone()).uri(&self.path);
+        let mut request = Request::builder()
+            .method(self.method.clone())
+            .uri(&self.path);
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        request.body(Body::from(self.body.clone())).expect("the case makes a sound request")
+        request
+            .body(Body::from(self.body.clone()))
+            .expect("the case makes a sound request")
     }
 
     pub(crate) async fn send(self) -> Answer {
@@ -171,25 +202,42 @@ impl Ask<'_> {
         };
         let what = format!("{} {}", self.method, self.path);
         let answered = timeout(PATIENCE, async {
-            let response = client.send(self.request()).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+            let response = client
+                .send(self.request())
+                .await
+                .unwrap_or_else(|e| panic!("{what}: {e}"));
             let (parts, body) = response.into_parts();
-            let bytes = body.collect().await.unwrap_or_else(|e| panic!("{what}: {e}")).to_bytes();
+            let bytes = body
+                .collect()
+                .await
+                .unwrap_or_else(|e| panic!("{what}: {e}"))
+                .to_bytes();
             let text = String::from_utf8_lossy(&bytes).into_owned();
             let json = serde_json::from_str(&text).unwrap_or_default();
-            Answer { code: parts.status.as_u16(), headers: parts.headers, text, json }
+            Answer {
+                code: parts.status.as_u16(),
+                headers: parts.headers,
+                text,
+                json,
+            }
         });
-        answered.await.unwrap_or_else(|_| panic!("no answer to {what}"))
+        answered
+            .await
+            .unwrap_or_else(|_| panic!("no answer to {what}"))
     }
 
     /// Opens a watch.
     pub(crate) async fn watch(self) -> Watch {
         let what = format!("watch {}", self.path);
-        let response = timeout(PATIENCE, self.target.client.send(self.request()))
-            .await
-            .unwrap_or_else(|_| panic!("{what}: no headers"))
-            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        let Ok(sent) = timeout(PATIENCE, self.target.client.send(self.request())).await else {
+            panic!("{what}: no headers")
+        };
+        let response = sent.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(response.status(), 200, "{what}");
-        Watch { body: response.into_body(), buffer: Vec::new() }
+        Watch {
+            body: response.into_body(),
+            buffer: Vec::new(),
+        }
     }
 }
 
@@ -225,9 +273,15 @@ impl Watch {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 let event: Value = serde_json::from_slice(&line).expect("each line is an event");
                 let kind = event["type"].as_str().unwrap_or_default().to_owned();
-                return Some(Event { kind, object: event["object"].clone() });
+                return Some(Event {
+                    kind,
+                    object: event["object"].clone(),
+                });
             }
-            match timeout(patience, self.body.frame()).await.expect("no event came") {
+            match timeout(patience, self.body.frame())
+                .await
+                .expect("no event came")
+            {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         self.buffer.extend_from_slice(&data);
@@ -243,20 +297,12 @@ impl Watch {
         self.next_or_end(PATIENCE).await.expect("the watch ended")
     }
 
-    /// The next event that is no bookmark, as type and name.
-    pub(crate) async fn next_change(&mut self) -> Event {
-        loop {
-            let event = self.next().await;
-            if event.kind != "BOOKMARK" {
-                return event;
-            }
-        }
-    }
-
     /// Whether nothing comes for a while.
     pub(crate) async fn is_silent(&mut self) -> bool {
         self.buffer.is_empty()
-            && timeout(Duration::from_millis(300), self.body.frame()).await.is_err()
+            && timeout(Duration::from_millis(300), self.body.frame())
+                .await
+                .is_err()
     }
 }
 
@@ -285,13 +331,24 @@ impl Target {
                     .start()
                     .await
                     .expect("the cluster starts");
-                (cluster.client_config().await.expect("its configuration is sound"), Some(cluster))
+                (
+                    cluster
+                        .client_config()
+                        .await
+                        .expect("its configuration is sound"),
+                    Some(cluster),
+                )
             }
         };
         let mut config = config;
         config.default_retry = false;
         let client = Client::try_from(config.clone()).expect("the configuration is sound");
-        let mut target = Self { client, config, embedded, namespace: String::new() };
+        let mut target = Self {
+            client,
+            config,
+            embedded,
+            namespace: String::new(),
+        };
         target.namespace = target.new_namespace().await;
         target
     }
@@ -332,7 +389,10 @@ impl Target {
     }
 
     pub(crate) async fn patch(&self, path: impl Into<String>, media: &str, body: &Value) -> Answer {
-        self.ask(Method::PATCH, path).body(media, body.to_string()).send().await
+        self.ask(Method::PATCH, path)
+            .body(media, body.to_string())
+            .send()
+            .await
     }
 
     pub(crate) async fn delete(&self, path: impl Into<String>) -> Answer {
@@ -359,7 +419,10 @@ impl Target {
 
     /// Creates a ConfigMap with one value.
     pub(crate) async fn config_map(&self, name: &str) -> Value {
-        self.post(self.config_maps(), &config_map(name)).await.expect(201).clone()
+        self.post(self.config_maps(), &config_map(name))
+            .await
+            .expect(201)
+            .clone()
     }
 
     /// Repeats a request until its answer passes.
@@ -370,7 +433,10 @@ impl Target {
             if passes(&answer) {
                 return answer;
             }
-            assert!(tokio::time::Instant::now() < deadline, "{path} never passed: {answer:?}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{path} never passed: {answer:?}"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -30,7 +30,9 @@ async fn case_079_an_update_without_a_version() {
     t.config_map("a").await;
     let mut body = config_map("a");
     body["data"]["k"] = json!("w");
-    t.put(format!("{}/a", t.config_maps()), &body).await.expect(200);
+    t.put(format!("{}/a", t.config_maps()), &body)
+        .await
+        .expect(200);
     let (definition, group) = definition();
     establish(&t, &definition).await;
     let widgets = format!("/apis/{group}/v1/namespaces/{}/widgets", t.namespace);
@@ -42,13 +44,20 @@ async fn case_079_an_update_without_a_version() {
 #[tokio::test]
 async fn case_080_an_update_of_a_missing_object() {
     let t = Target::start().await;
-    t.put(format!("{}/a", t.config_maps()), &config_map("a")).await.refused(404, "NotFound");
-    let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", t.namespace);
+    t.put(format!("{}/a", t.config_maps()), &config_map("a"))
+        .await
+        .refused(404, "NotFound");
+    let leases = format!(
+        "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+        t.namespace
+    );
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "x"}});
     t.put(format!("{leases}/l"), &lease).await.expect(201);
     let mut bound = json!({"metadata": {"name": "m", "uid": "some"}});
     bound["spec"] = json!({});
-    t.put(format!("{leases}/m"), &bound).await.refused(409, "Conflict");
+    t.put(format!("{leases}/m"), &bound)
+        .await
+        .refused(409, "Conflict");
 }
 
 #[tokio::test]
@@ -60,20 +69,31 @@ async fn case_081_identity_does_not_change() {
     other["metadata"]["uid"] = json!("11111111-1111-1111-1111-111111111111");
     t.put(&item, &other).await.refused(409, "Conflict");
     let uid = json!({"metadata": {"uid": "11111111-1111-1111-1111-111111111111"}});
-    t.patch(&item, MERGE, &uid).await.invalid("FieldValueInvalid", "metadata.uid");
+    t.patch(&item, MERGE, &uid)
+        .await
+        .invalid("FieldValueInvalid", "metadata.uid");
     let name = json!({"metadata": {"name": "b"}});
-    t.patch(&item, MERGE, &name).await.refused(400, "BadRequest");
-    t.put(&item, &config_map("b")).await.refused(400, "BadRequest");
+    t.patch(&item, MERGE, &name)
+        .await
+        .refused(400, "BadRequest");
+    t.put(&item, &config_map("b"))
+        .await
+        .refused(400, "BadRequest");
 }
 
 async fn widgets(t: &Target) -> (String, String) {
     let (definition, group) = definition();
     establish(t, &definition).await;
-    (format!("/apis/{group}/v1/namespaces/{}/widgets", t.namespace), group)
+    (
+        format!("/apis/{group}/v1/namespaces/{}/widgets", t.namespace),
+        group,
+    )
 }
 
 fn generation(object: &Value) -> i64 {
-    object["metadata"]["generation"].as_i64().unwrap_or_default()
+    object["metadata"]["generation"]
+        .as_i64()
+        .unwrap_or_default()
 }
 
 #[tokio::test]
@@ -108,9 +128,17 @@ async fn case_088_generation_counts_changes_of_what_is_wanted() {
     assert_eq!(generation(created.expect(201)), 1);
     let spec = t.patch(&item, MERGE, &json!({"spec": {"size": 2}})).await;
     assert_eq!(generation(spec.expect(200)), 2);
-    let label = t.patch(&item, MERGE, &json!({"metadata": {"labels": {"a": "b"}}})).await;
+    let label = t
+        .patch(&item, MERGE, &json!({"metadata": {"labels": {"a": "b"}}}))
+        .await;
     assert_eq!(generation(label.expect(200)), 2);
-    let status = t.patch(format!("{item}/status"), MERGE, &json!({"status": {"phase": "x"}})).await;
+    let status = t
+        .patch(
+            format!("{item}/status"),
+            MERGE,
+            &json!({"status": {"phase": "x"}}),
+        )
+        .await;
     assert_eq!(generation(status.expect(200)), 2);
 
     let deployments = format!("/apis/apps/v1/namespaces/{}/deployments", t.namespace);
@@ -118,7 +146,11 @@ async fn case_088_generation_counts_changes_of_what_is_wanted() {
     let annotated = json!({"metadata": {"annotations": {"a": "b"}}});
     let answer = t.patch(format!("{deployments}/d"), MERGE, &annotated).await;
     assert_eq!(generation(answer.expect(200)), 2);
-    assert!(t.config_map("c").await["metadata"].get("generation").is_none());
+    assert!(
+        t.config_map("c").await["metadata"]
+            .get("generation")
+            .is_none()
+    );
 }
 
 fn deployment(name: &str) -> Value {
@@ -157,7 +189,10 @@ async fn case_090_scale_of_a_custom_resource() {
     assert_eq!(object.json["spec"]["replicas"], 3);
     assert_eq!(generation(&object.json), generation(&created) + 1);
     t.put(&path, &wanted).await.refused(409, "Conflict");
-    wanted["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
+    wanted["metadata"]
+        .as_object_mut()
+        .expect("metadata")
+        .remove("resourceVersion");
     wanted["spec"]["replicas"] = json!(-1);
     t.put(&path, &wanted).await.refused(422, "Invalid");
 }
@@ -168,7 +203,9 @@ async fn case_091_scale_of_a_deployment_by_merge_patch() {
     let deployments = format!("/apis/apps/v1/namespaces/{}/deployments", t.namespace);
     t.post(&deployments, &deployment("d")).await.expect(201);
     let path = format!("{deployments}/d/scale");
-    let scaled = t.patch(&path, MERGE, &json!({"spec": {"replicas": 4}})).await;
+    let scaled = t
+        .patch(&path, MERGE, &json!({"spec": {"replicas": 4}}))
+        .await;
     assert_eq!(scaled.expect(200)["kind"], "Scale");
     assert_eq!(scaled.json["spec"]["replicas"], 4);
     assert_eq!(scaled.json["status"]["selector"], "a=b");
@@ -192,7 +229,11 @@ async fn case_115_what_may_change_in_a_pod() {
     let t = Target::start().await;
     let mut with_volume = pod("p");
     with_volume["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
-    let created = t.post(t.core("pods"), &with_volume).await.expect(201).clone();
+    let created = t
+        .post(t.core("pods"), &with_volume)
+        .await
+        .expect(201)
+        .clone();
     let item = t.core("pods/p");
     let mut image = created.clone();
     image["spec"]["containers"][0]["image"] = json!("example.com/i:2");

@@ -11,10 +11,17 @@ use crate::support::{MERGE, PARTIAL, TABLE, Target, config_map, pod, unique};
 async fn case_057_watch_from_a_list_sees_added_modified_deleted_in_order() {
     let t = Target::start().await;
     let start = t.get(t.config_maps()).await.revision();
-    let mut watch = t.watch(format!("{}?watch=1&resourceVersion={start}", t.config_maps())).await;
+    let mut watch = t
+        .watch(format!(
+            "{}?watch=1&resourceVersion={start}",
+            t.config_maps()
+        ))
+        .await;
     t.config_map("a").await;
     let item = format!("{}/a", t.config_maps());
-    t.patch(&item, MERGE, &json!({"data": {"k": "w"}})).await.expect(200);
+    t.patch(&item, MERGE, &json!({"data": {"k": "w"}}))
+        .await
+        .expect(200);
     t.delete(&item).await.expect(200);
     let mut last = start;
     for kind in ["ADDED", "MODIFIED", "DELETED"] {
@@ -52,7 +59,10 @@ async fn case_059_watch_from_zero_with_bookmarks_marks_the_end_of_the_state() {
     let bookmark = watch.next().await;
     assert_eq!(bookmark.kind, "BOOKMARK");
     let annotations = &bookmark.object["metadata"]["annotations"];
-    assert_eq!(annotations["k8s.io/initial-events-end"], "true", "{bookmark:?}");
+    assert_eq!(
+        annotations["k8s.io/initial-events-end"], "true",
+        "{bookmark:?}"
+    );
     assert!(bookmark.revision() >= added.revision());
     assert_eq!(bookmark.object["kind"], "ConfigMap");
 }
@@ -60,11 +70,15 @@ async fn case_059_watch_from_zero_with_bookmarks_marks_the_end_of_the_state() {
 #[tokio::test]
 async fn case_060_streaming_list_ends_with_the_marked_bookmark() {
     let t = Target::start().await;
-    let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let query =
+        "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let mut watch = t.watch(format!("{}?{query}", t.config_maps())).await;
     let first = watch.next().await;
     assert_eq!(first.kind, "BOOKMARK", "nothing exists: {first:?}");
-    assert_eq!(first.object["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(
+        first.object["metadata"]["annotations"]["k8s.io/initial-events-end"],
+        "true"
+    );
     t.config_map("a").await;
     let mut watch = t.watch(format!("{}?{query}", t.config_maps())).await;
     assert_eq!(watch.next().await.name(), "a");
@@ -74,8 +88,13 @@ async fn case_060_streaming_list_ends_with_the_marked_bookmark() {
 #[tokio::test]
 async fn case_061_initial_events_need_the_match_and_the_match_needs_them() {
     let t = Target::start().await;
-    for query in ["sendInitialEvents=true", "resourceVersionMatch=NotOlderThan"] {
-        t.get(format!("{}?watch=1&{query}", t.config_maps())).await.refused(422, "Invalid");
+    for query in [
+        "sendInitialEvents=true",
+        "resourceVersionMatch=NotOlderThan",
+    ] {
+        t.get(format!("{}?watch=1&{query}", t.config_maps()))
+            .await
+            .refused(422, "Invalid");
     }
 }
 
@@ -106,16 +125,29 @@ async fn case_066_label_selector_crossing_is_seen_as_added_and_deleted() {
     let query = "watch=1&labelSelector=on%3Dyes";
     let mut watch = t.watch(format!("{}?{query}", t.config_maps())).await;
     let item = format!("{}/a", t.config_maps());
-    let on = t.patch(&item, MERGE, &json!({"metadata": {"labels": {"on": "yes"}}})).await;
+    let on = t
+        .patch(
+            &item,
+            MERGE,
+            &json!({"metadata": {"labels": {"on": "yes"}}}),
+        )
+        .await;
     let event = watch.next().await;
     assert_eq!(event.kind, "ADDED");
     assert_eq!(event.revision(), on.revision());
-    t.patch(&item, MERGE, &json!({"data": {"k": "x"}})).await.expect(200);
+    t.patch(&item, MERGE, &json!({"data": {"k": "x"}}))
+        .await
+        .expect(200);
     assert_eq!(watch.next().await.kind, "MODIFIED");
-    let off = t.patch(&item, MERGE, &json!({"metadata": {"labels": {"on": null}}})).await;
+    let off = t
+        .patch(&item, MERGE, &json!({"metadata": {"labels": {"on": null}}}))
+        .await;
     let event = watch.next().await;
     assert_eq!(event.kind, "DELETED");
-    assert_eq!(event.object["metadata"]["labels"]["on"], "yes", "the old content");
+    assert_eq!(
+        event.object["metadata"]["labels"]["on"], "yes",
+        "the old content"
+    );
     assert_eq!(event.revision(), off.revision(), "the new revision");
 }
 
@@ -123,12 +155,20 @@ async fn case_066_label_selector_crossing_is_seen_as_added_and_deleted() {
 async fn case_067_field_selector_crossing_on_pods() {
     let t = Target::start().await;
     let pods = t.core("pods");
-    let mut watch = t.watch(format!("{pods}?watch=1&fieldSelector=status.phase%3DRunning")).await;
+    let mut watch = t
+        .watch(format!(
+            "{pods}?watch=1&fieldSelector=status.phase%3DRunning"
+        ))
+        .await;
     t.post(&pods, &pod("p")).await.expect(201);
     let status = format!("{pods}/p/status");
-    t.patch(&status, MERGE, &json!({"status": {"phase": "Running"}})).await.expect(200);
+    t.patch(&status, MERGE, &json!({"status": {"phase": "Running"}}))
+        .await
+        .expect(200);
     assert_eq!(watch.next().await.kind, "ADDED");
-    t.patch(&status, MERGE, &json!({"status": {"phase": "Failed"}})).await.expect(200);
+    t.patch(&status, MERGE, &json!({"status": {"phase": "Failed"}}))
+        .await
+        .expect(200);
     let event = watch.next().await;
     assert_eq!((event.kind.as_str(), event.name()), ("DELETED", "p"));
     assert_eq!(event.object["status"]["phase"], "Running");
@@ -137,7 +177,9 @@ async fn case_067_field_selector_crossing_on_pods() {
 #[tokio::test]
 async fn case_068_watch_timeout_ends_the_stream_cleanly() {
     let t = Target::start().await;
-    let mut watch = t.watch(format!("{}?watch=1&timeoutSeconds=1", t.config_maps())).await;
+    let mut watch = t
+        .watch(format!("{}?watch=1&timeoutSeconds=1", t.config_maps()))
+        .await;
     assert_eq!(watch.next_or_end(Duration::from_secs(4)).await, None);
 }
 
@@ -145,10 +187,13 @@ async fn case_068_watch_timeout_ends_the_stream_cleanly() {
 async fn case_069_a_bookmark_comes_before_the_timeout() {
     let t = Target::start().await;
     let start = t.get(t.config_maps()).await.revision();
-    let query = format!("watch=1&timeoutSeconds=5&allowWatchBookmarks=true&resourceVersion={start}");
+    let query =
+        format!("watch=1&timeoutSeconds=5&allowWatchBookmarks=true&resourceVersion={start}");
     let mut watch = t.watch(format!("{}?{query}", t.config_maps())).await;
     // A write of another kind moves the revision, a consistent list tells the kind of it.
-    t.post(t.core("secrets"), &json!({"metadata": {"name": "s"}})).await.expect(201);
+    t.post(t.core("secrets"), &json!({"metadata": {"name": "s"}}))
+        .await
+        .expect(201);
     let listed = t.get(t.config_maps()).await.revision();
     let mut newest = 0;
     while let Some(event) = watch.next_or_end(Duration::from_secs(8)).await {
@@ -161,7 +206,10 @@ async fn case_069_a_bookmark_comes_before_the_timeout() {
 #[tokio::test]
 async fn case_070_watch_of_one_name_by_selector_and_by_path() {
     let t = Target::start().await;
-    let by_selector = format!("{}?watch=1&fieldSelector=metadata.name%3Dx", t.config_maps());
+    let by_selector = format!(
+        "{}?watch=1&fieldSelector=metadata.name%3Dx",
+        t.config_maps()
+    );
     let by_path = format!("/api/v1/watch/namespaces/{}/configmaps/x", t.namespace);
     for path in [by_selector, by_path] {
         let mut watch = t.watch(path).await;
@@ -170,7 +218,9 @@ async fn case_070_watch_of_one_name_by_selector_and_by_path() {
         assert_eq!(watch.next().await.name(), "x");
         assert!(watch.is_silent().await);
         for name in ["w", "x"] {
-            t.delete(format!("{}/{name}", t.config_maps())).await.expect(200);
+            t.delete(format!("{}/{name}", t.config_maps()))
+                .await
+                .expect(200);
         }
     }
 }
@@ -179,7 +229,10 @@ async fn case_070_watch_of_one_name_by_selector_and_by_path() {
 async fn case_071_metadata_watch_shows_partial_objects_and_bookmarks() {
     let t = Target::start().await;
     t.config_map("a").await;
-    let path = format!("{}?watch=1&resourceVersion=0&allowWatchBookmarks=true", t.config_maps());
+    let path = format!(
+        "{}?watch=1&resourceVersion=0&allowWatchBookmarks=true",
+        t.config_maps()
+    );
     let mut watch = t.ask(Method::GET, path).accept(PARTIAL).watch().await;
     for kind in ["ADDED", "BOOKMARK"] {
         let event = watch.next().await;
@@ -198,23 +251,39 @@ async fn case_072_table_watch_tells_the_columns_once() {
     let mut watch = t.ask(Method::GET, path).accept(TABLE).watch().await;
     let first = watch.next().await;
     assert_eq!(first.object["kind"], "Table", "{first:?}");
-    assert!(!first.object["columnDefinitions"].as_array().expect("columns").is_empty());
+    assert!(
+        !first.object["columnDefinitions"]
+            .as_array()
+            .expect("columns")
+            .is_empty()
+    );
     t.config_map("b").await;
     let second = watch.next().await;
-    assert!(second.object["columnDefinitions"].as_array().is_none_or(Vec::is_empty), "{second:?}");
+    assert!(
+        second.object["columnDefinitions"]
+            .as_array()
+            .is_none_or(Vec::is_empty),
+        "{second:?}"
+    );
     assert_eq!(second.object["rows"][0]["cells"][0], "b");
 }
 
 #[tokio::test]
 async fn case_073_bad_revision_is_500_and_a_revision_serves_other_kinds() {
     let t = Target::start().await;
-    let answer = t.get(format!("{}?watch=1&resourceVersion=abc", t.config_maps())).await;
+    let answer = t
+        .get(format!("{}?watch=1&resourceVersion=abc", t.config_maps()))
+        .await;
     answer.expect(500);
     t.config_map("a").await;
     let revision = t.get(t.config_maps()).await.revision();
     let secrets = t.core("secrets");
-    let mut watch = t.watch(format!("{secrets}?watch=1&resourceVersion={revision}")).await;
-    t.post(&secrets, &json!({"metadata": {"name": "s"}})).await.expect(201);
+    let mut watch = t
+        .watch(format!("{secrets}?watch=1&resourceVersion={revision}"))
+        .await;
+    t.post(&secrets, &json!({"metadata": {"name": "s"}}))
+        .await
+        .expect(201);
     assert_eq!(watch.next().await.name(), "s");
 }
 
@@ -224,7 +293,9 @@ async fn case_074_watch_of_a_missing_namespace_sees_later_objects() {
     let name = unique("later");
     let config_maps = format!("/api/v1/namespaces/{name}/configmaps");
     let mut watch = t.watch(format!("{config_maps}?watch=1")).await;
-    t.post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await.expect(201);
+    t.post("/api/v1/namespaces", &json!({"metadata": {"name": name}}))
+        .await
+        .expect(201);
     t.post(&config_maps, &config_map("a")).await.expect(201);
     assert_eq!(watch.next().await.name(), "a");
 }
@@ -243,7 +314,9 @@ async fn case_075_all_watchers_see_the_same_sequence() {
     t.config_map("a").await;
     let item = format!("{}/a", t.config_maps());
     for n in 1..WRITES {
-        t.patch(&item, MERGE, &json!({"data": {"n": n.to_string()}})).await.expect(200);
+        t.patch(&item, MERGE, &json!({"data": {"n": n.to_string()}}))
+            .await
+            .expect(200);
     }
     let mut sequences = Vec::new();
     for watch in &mut watches {
@@ -254,7 +327,11 @@ async fn case_075_all_watchers_see_the_same_sequence() {
         sequences.push(sequence);
     }
     assert!(sequences.iter().all(|sequence| *sequence == sequences[0]));
-    assert!(sequences[0].windows(2).all(|pair| pair[0].revision() < pair[1].revision()));
+    assert!(
+        sequences[0]
+            .windows(2)
+            .all(|pair| pair[0].revision() < pair[1].revision())
+    );
 }
 
 #[tokio::test]
@@ -263,11 +340,22 @@ async fn case_077_a_write_that_changes_nothing_makes_no_event() {
     let created = t.config_map("a").await;
     let item = format!("{}/a", t.config_maps());
     let start = t.get(t.config_maps()).await.revision();
-    let mut watch = t.watch(format!("{}?watch=1&resourceVersion={start}", t.config_maps())).await;
+    let mut watch = t
+        .watch(format!(
+            "{}?watch=1&resourceVersion={start}",
+            t.config_maps()
+        ))
+        .await;
     let put = t.put(&item, &created).await;
     put.expect(200);
-    assert_eq!(put.json["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
+    assert_eq!(
+        put.json["metadata"]["resourceVersion"],
+        created["metadata"]["resourceVersion"]
+    );
     let patch = t.patch(&item, MERGE, &json!({"data": {"k": "v"}})).await;
-    assert_eq!(patch.json["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
+    assert_eq!(
+        patch.json["metadata"]["resourceVersion"],
+        created["metadata"]["resourceVersion"]
+    );
     assert!(watch.is_silent().await);
 }

@@ -12,14 +12,22 @@ pub(crate) fn bind(pod: &mut Value, binding: &Value, stamp: &str) -> Result<(), 
     let target = text_at(binding, "/target/name");
     if !text_at(pod, "/metadata/deletionTimestamp").is_empty() {
         let name = text_at(pod, "/metadata/name");
-        return Err(format!("pod {name} is being deleted, cannot be assigned to a host"));
+        return Err(format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        ));
     }
     let bound = text_at(pod, "/spec/nodeName");
     if !bound.is_empty() {
         let name = text_at(pod, "/metadata/name");
-        return Err(format!("pod {name} is already assigned to node \"{bound}\""));
+        return Err(format!(
+            "pod {name} is already assigned to node \"{bound}\""
+        ));
     }
-    if pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
+    if pod
+        .pointer("/spec/schedulingGates")
+        .and_then(Value::as_array)
+        .is_some_and(|g| !g.is_empty())
+    {
         let name = text_at(pod, "/metadata/name");
         return Err(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
@@ -46,8 +54,16 @@ mod tests {
         bind(&mut pod, &binding, "t").unwrap();
         assert_eq!(pod["spec"]["nodeName"], "n1");
         assert_eq!(pod["status"]["conditions"][0]["type"], "PodScheduled");
-        assert!(bind(&mut pod, &binding, "t").unwrap_err().contains("already assigned"));
+        assert!(
+            bind(&mut pod, &binding, "t")
+                .unwrap_err()
+                .contains("already assigned")
+        );
         let mut leaving = json!({"metadata": {"name": "p", "deletionTimestamp": "t"}, "spec": {}});
-        assert!(bind(&mut leaving, &binding, "t").unwrap_err().contains("being deleted"));
+        assert!(
+            bind(&mut leaving, &binding, "t")
+                .unwrap_err()
+                .contains("being deleted")
+        );
     }
 }

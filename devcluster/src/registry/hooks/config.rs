@@ -26,7 +26,8 @@ pub(crate) const SECRET: Hooks = Hooks {
         if let Some(object) = object.as_object_mut() {
             set_default(object, "type", "Opaque");
         }
-        let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData"))
+        let Some(Value::Object(texts)) =
+            object.as_object_mut().and_then(|o| o.remove("stringData"))
         else {
             return drop_empty_maps(object);
         };
@@ -41,12 +42,20 @@ pub(crate) const SECRET: Hooks = Hooks {
         let mut errors = validate_keys(new, &["data"]);
         for (key, value) in members(new, "data") {
             if STANDARD.decode(value.as_str().unwrap_or_default()).is_err() {
-                errors.push(FieldError::invalid(format!("data[{key}]"), "", "must be base64"));
+                errors.push(FieldError::invalid(
+                    format!("data[{key}]"),
+                    "",
+                    "must be base64",
+                ));
             }
         }
         if let Some(old) = old {
             if text_at(new, "/type") != text_at(old, "/type") {
-                errors.push(FieldError::invalid("type", text_at(new, "/type"), "field is immutable"));
+                errors.push(FieldError::invalid(
+                    "type",
+                    text_at(new, "/type"),
+                    "field is immutable",
+                ));
             }
             errors.extend(frozen(new, old, &["data"]));
         }
@@ -56,14 +65,21 @@ pub(crate) const SECRET: Hooks = Hooks {
 };
 
 fn members<'a>(object: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-    object.get(key).and_then(Value::as_object).into_iter().flatten()
+    object
+        .get(key)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
 }
 
 /// Empty maps are left out, as the real server's typed objects leave them out.
 fn drop_empty_maps(object: &mut Value) {
     if let Some(object) = object.as_object_mut() {
         for key in ["data", "binaryData"] {
-            if object.get(key).is_some_and(|map| map.as_object().is_some_and(Map::is_empty)) {
+            if object
+                .get(key)
+                .is_some_and(|map| map.as_object().is_some_and(Map::is_empty))
+            {
                 object.remove(key);
             }
         }
@@ -78,7 +94,9 @@ fn validate_keys(object: &Value, maps: &[&str]) -> Vec<FieldError> {
             size += value.as_str().map_or(0, str::len);
             let valid = !key.is_empty()
                 && key.len() <= 253
-                && key.bytes().all(|c| c.is_ascii_alphanumeric() || b"-._".contains(&c))
+                && key
+                    .bytes()
+                    .all(|c| c.is_ascii_alphanumeric() || b"-._".contains(&c))
                 && !matches!(key.as_str(), "." | "..")
                 && !key.starts_with("..");
             if !valid {
@@ -115,11 +133,17 @@ fn frozen(new: &Value, old: &Value, maps: &[&str]) -> Vec<FieldError> {
     }
     let mut errors = Vec::new();
     if new.get("immutable") != Some(&Value::Bool(true)) {
-        errors.push(FieldError::forbidden("immutable", "field is immutable when `immutable` is set"));
+        errors.push(FieldError::forbidden(
+            "immutable",
+            "field is immutable when `immutable` is set",
+        ));
     }
     for map in maps {
         if new.get(*map) != old.get(*map) {
-            errors.push(FieldError::forbidden(*map, "field is immutable when `immutable` is set"));
+            errors.push(FieldError::forbidden(
+                *map,
+                "field is immutable when `immutable` is set",
+            ));
         }
     }
     errors
@@ -135,21 +159,35 @@ mod tests {
     fn text_data_becomes_encoded_data_and_wins() {
         let mut secret = json!({"data": {"a": "eA==", "b": "eQ=="}, "stringData": {"a": "new"}});
         (SECRET.default)(&mut secret);
-        assert_eq!(secret, json!({"type": "Opaque", "data": {"a": "bmV3", "b": "eQ=="}}));
+        assert_eq!(
+            secret,
+            json!({"type": "Opaque", "data": {"a": "bmV3", "b": "eQ=="}})
+        );
     }
 
     #[test]
     fn types_and_frozen_data_cannot_change() {
         let old = json!({"type": "Opaque", "data": {"a": "eA=="}, "immutable": true});
         let cases = [
-            (json!({"type": "x", "data": {"a": "eA=="}, "immutable": true}), vec!["type"]),
-            (json!({"type": "Opaque", "data": {"a": "eQ=="}, "immutable": true}), vec!["data"]),
-            (json!({"type": "Opaque", "data": {"a": "eA=="}}), vec!["immutable"]),
+            (
+                json!({"type": "x", "data": {"a": "eA=="}, "immutable": true}),
+                vec!["type"],
+            ),
+            (
+                json!({"type": "Opaque", "data": {"a": "eQ=="}, "immutable": true}),
+                vec!["data"],
+            ),
+            (
+                json!({"type": "Opaque", "data": {"a": "eA=="}}),
+                vec!["immutable"],
+            ),
             (old.clone(), vec![]),
         ];
         for (new, expected) in cases {
-            let fields: Vec<String> =
-                (SECRET.validate)(&new, Some(&old)).into_iter().map(|error| error.field).collect();
+            let fields: Vec<String> = (SECRET.validate)(&new, Some(&old))
+                .into_iter()
+                .map(|error| error.field)
+                .collect();
             assert_eq!(fields, expected, "{new}");
         }
     }

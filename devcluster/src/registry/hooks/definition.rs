@@ -3,10 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Hooks, object_mut};
-use crate::{
-    registry::metadata,
-    schema::crd,
-};
+use crate::{registry::metadata, schema::crd};
 
 /// Keeps a definition until its instances are gone.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -44,8 +41,10 @@ pub(crate) const DEFINITION: Hooks = Hooks {
     },
     validate: |new, old| crd::validate(new, old),
     begin_delete: |object, stamp| {
-        let mut finalizers: Vec<String> =
-            metadata::finalizers(object).into_iter().map(str::to_owned).collect();
+        let mut finalizers: Vec<String> = metadata::finalizers(object)
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
         if !finalizers.iter().any(|name| name == CLEANUP_FINALIZER) {
             finalizers.push(CLEANUP_FINALIZER.to_owned());
         }
@@ -71,9 +70,15 @@ pub(crate) fn set_condition(
     message: &str,
     stamp: &str,
 ) {
-    let conditions = object_mut(object, "status").entry("conditions").or_insert_with(|| json!([]));
-    let Some(conditions) = conditions.as_array_mut() else { return };
-    let index = conditions.iter().position(|condition| condition["type"] == kind);
+    let conditions = object_mut(object, "status")
+        .entry("conditions")
+        .or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else {
+        return;
+    };
+    let index = conditions
+        .iter()
+        .position(|condition| condition["type"] == kind);
     let mut condition: Map<String, Value> = match index {
         Some(index) => conditions[index].as_object().cloned().unwrap_or_default(),
         None => Map::new(),
@@ -81,7 +86,12 @@ pub(crate) fn set_condition(
     if condition.get("status").and_then(Value::as_str) != Some(status) {
         condition.insert("lastTransitionTime".to_owned(), Value::from(stamp));
     }
-    for (key, value) in [("type", kind), ("status", status), ("reason", reason), ("message", message)] {
+    for (key, value) in [
+        ("type", kind),
+        ("status", status),
+        ("reason", reason),
+        ("message", message),
+    ] {
         condition.insert(key.to_owned(), Value::from(value));
     }
     match index {

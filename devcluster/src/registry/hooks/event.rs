@@ -10,7 +10,11 @@ pub(crate) const CORE_EVENT: Hooks = Hooks {
         // These members have no "absent" form in the core version.
         for key in ["source", "firstTimestamp", "lastTimestamp", "eventTime"] {
             if object.get(key).is_none() {
-                object[key] = if key == "source" { json!({}) } else { Value::Null };
+                object[key] = if key == "source" {
+                    json!({})
+                } else {
+                    Value::Null
+                };
             }
         }
         for key in ["reportingComponent", "reportingInstance"] {
@@ -42,9 +46,19 @@ pub(crate) const EVENT: Hooks = Hooks {
         let regarding = text_at(new, "/regarding/namespace");
         let namespace = text_at(new, "/metadata/namespace");
         if regarding != namespace && !(regarding.is_empty() && namespace == "default") {
-            errors.push(FieldError::invalid("regarding.namespace", regarding, "does not match event.namespace"));
+            errors.push(FieldError::invalid(
+                "regarding.namespace",
+                regarding,
+                "does not match event.namespace",
+            ));
         }
-        for key in ["reportingController", "reportingInstance", "action", "reason", "type"] {
+        for key in [
+            "reportingController",
+            "reportingInstance",
+            "action",
+            "reason",
+            "type",
+        ] {
             if text_at(new, &format!("/{key}")).is_empty() {
                 errors.push(FieldError::required(key, ""));
             }
@@ -54,7 +68,11 @@ pub(crate) const EVENT: Hooks = Hooks {
         }
         errors
     },
-    conversion: Some(Conversion { to_storage, from_storage, field }),
+    conversion: Some(Conversion {
+        to_storage,
+        from_storage,
+        field,
+    }),
     ..Hooks::NONE
 };
 

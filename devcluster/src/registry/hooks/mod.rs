@@ -94,15 +94,29 @@ pub(super) fn object_mut<'a>(value: &'a mut Value, key: &str) -> &'a mut Map<Str
 
 /// Members of a list of objects; nothing where there is no list.
 pub(super) fn entries<'a>(value: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
-    value.pointer(path).and_then(Value::as_array).into_iter().flatten()
+    value
+        .pointer(path)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
 }
 
 /// The same, for changing them.
-pub(super) fn entries_mut<'a>(value: &'a mut Value, path: &str) -> impl Iterator<Item = &'a mut Value> {
-    value.pointer_mut(path).and_then(Value::as_array_mut).into_iter().flatten()
+pub(super) fn entries_mut<'a>(
+    value: &'a mut Value,
+    path: &str,
+) -> impl Iterator<Item = &'a mut Value> {
+    value
+        .pointer_mut(path)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
 }
 
 /// The text at a JSON pointer; "" when there is none.
 pub(super) fn text_at<'a>(value: &'a Value, path: &str) -> &'a str {
-    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+    value
+        .pointer(path)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }

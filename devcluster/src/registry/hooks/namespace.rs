@@ -33,14 +33,20 @@ pub(crate) const NAMESPACE: Hooks = Hooks {
     // Only `/finalize` changes the finalizers of the spec.
     prepare_update: |object, old| object["spec"] = old["spec"].clone(),
     deny_delete: |object| {
-        matches!(text_at(object, "/metadata/name"), "default" | "kube-system" | "kube-public")
-            .then_some("this namespace may not be deleted")
+        matches!(
+            text_at(object, "/metadata/name"),
+            "default" | "kube-system" | "kube-public"
+        )
+        .then_some("this namespace may not be deleted")
     },
     begin_delete: |object, _| {
         object_mut(object, "status").insert("phase".to_owned(), Value::from("Terminating"));
     },
     holds_deletion: |object| {
-        object.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+        object
+            .pointer("/spec/finalizers")
+            .and_then(Value::as_array)
+            .is_some_and(|list| !list.is_empty())
     },
     ..Hooks::NONE
 };

@@ -20,14 +20,13 @@ pub(crate) const POD: Hooks = Hooks {
         if let Some(class) = old.pointer("/status/qosClass") {
             object_mut(object, "status").insert("qosClass".to_owned(), class.clone());
         }
-        for key in ["ownerReferences"] {
-            let kept = old.pointer(&format!("/metadata/{key}")).cloned();
-            let metadata = object_mut(object, "metadata");
-            match kept {
-                Some(value) => metadata.insert(key.to_owned(), value),
-                None => metadata.remove(key),
-            };
-        }
+        // Owners are not the business of whoever reports the status.
+        let owners = old.pointer("/metadata/ownerReferences").cloned();
+        let metadata = object_mut(object, "metadata");
+        match owners {
+            Some(owners) => metadata.insert("ownerReferences".to_owned(), owners),
+            None => metadata.remove("ownerReferences"),
+        };
         keep_addresses_in_step(object);
     },
     validate: |new, old| match old {
@@ -56,7 +55,10 @@ pub(super) fn default_spec(pod: &mut Value) {
         .find(|name| !name.is_empty())
         .map(str::to_owned);
     if let Some(account) = account {
-        spec.insert("serviceAccountName".to_owned(), Value::from(account.as_str()));
+        spec.insert(
+            "serviceAccountName".to_owned(),
+            Value::from(account.as_str()),
+        );
         spec.insert("serviceAccount".to_owned(), Value::from(account));
     }
     for list in ["/spec/containers", "/spec/initContainers"] {
@@ -72,8 +74,15 @@ pub(super) fn default_spec(pod: &mut Value) {
 }
 
 fn default_container(container: &mut Map<String, Value>) {
-    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
-    let policy = if has_fixed_tag(image) { "IfNotPresent" } else { "Always" };
+    let image = container
+        .get("image")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let policy = if has_fixed_tag(image) {
+        "IfNotPresent"
+    } else {
+        "Always"
+    };
     set_default(container, "imagePullPolicy", policy);
     set_default(container, "terminationMessagePath", "/dev/termination-log");
     set_default(container, "terminationMessagePolicy", "File");
@@ -84,10 +93,15 @@ fn default_container(container: &mut Map<String, Value>) {
         }
     }
     for key in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let Some(probe) = container.get_mut(key).and_then(Value::as_object_mut) else { continue };
-        for (key, seconds) in
-            [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
-        {
+        let Some(probe) = container.get_mut(key).and_then(Value::as_object_mut) else {
+            continue;
+        };
+        for (key, seconds) in [
+            ("timeoutSeconds", 1),
+            ("periodSeconds", 10),
+            ("successThreshold", 1),
+            ("failureThreshold", 3),
+        ] {
             set_default(probe, key, seconds);
         }
         if let Some(get) = probe.get_mut("httpGet").and_then(Value::as_object_mut) {
@@ -97,12 +111,17 @@ fn default_container(container: &mut Map<String, Value>) {
     }
     if let Some(variables) = container.get_mut("env").and_then(Value::as_array_mut) {
         for variable in variables {
-            if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef").and_then(Value::as_object_mut) {
+            if let Some(field) = variable
+                .pointer_mut("/valueFrom/fieldRef")
+                .and_then(Value::as_object_mut)
+            {
                 set_default(field, "apiVersion", "v1");
             }
         }
     }
-    if let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut)
+    if let Some(resources) = container
+        .get_mut("resources")
+        .and_then(Value::as_object_mut)
         && let Some(limits) = resources.get("limits").and_then(Value::as_object).cloned()
     {
         let requests = resources.entry("requests").or_insert_with(|| json!({}));
@@ -115,7 +134,12 @@ fn default_container(container: &mut Map<String, Value>) {
 }
 
 fn default_volume(volume: &mut Value) {
-    for (source, mode) in [("secret", 420), ("configMap", 420), ("projected", 420), ("downwardAPI", 420)] {
+    for (source, mode) in [
+        ("secret", 420),
+        ("configMap", 420),
+        ("projected", 420),
+        ("downwardAPI", 420),
+    ] {
         if let Some(source) = volume.get_mut(source).and_then(Value::as_object_mut) {
             set_default(source, "defaultMode", mode);
         }
@@ -141,8 +165,13 @@ fn admit(pod: &mut Value) {
     set_default(spec, "preemptionPolicy", "PreemptLowerPriority");
     set_default(spec, "priority", 0);
     let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
-    let Some(tolerations) = tolerations.as_array_mut() else { return };
-    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+    let Some(tolerations) = tolerations.as_array_mut() else {
+        return;
+    };
+    for key in [
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    ] {
         let tolerated = tolerations.iter().any(|toleration| {
             let effect = text_at(toleration, "/effect");
             let wanted = text_at(toleration, "/key");
@@ -178,10 +207,19 @@ fn qos_class(pod: &Value) -> &'static str {
 
 /// `podIP` is the first of `podIPs`, whichever was set; the same for the host's.
 fn keep_addresses_in_step(pod: &mut Value) {
-    let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else { return };
+    let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
     for (single, list) in [("podIP", "podIPs"), ("hostIP", "hostIPs")] {
-        let address = status.get(single).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let first = status.get(list).and_then(|ips| ips.pointer("/0/ip")).and_then(Value::as_str);
+        let address = status
+            .get(single)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        let first = status
+            .get(list)
+            .and_then(|ips| ips.pointer("/0/ip"))
+            .and_then(Value::as_str);
         match first.map(str::to_owned) {
             Some(first) if address.is_empty() => {
                 status.insert(single.to_owned(), Value::from(first));
@@ -247,7 +285,10 @@ fn validate_ports(container: &Value, at: &str, errors: &mut Vec<FieldError>) {
     let mut seen: Vec<&str> = Vec::new();
     for (index, port) in entries(container, "/ports").enumerate() {
         let at = format!("{at}.ports[{index}]");
-        let number = port.get("containerPort").and_then(Value::as_i64).unwrap_or(0);
+        let number = port
+            .get("containerPort")
+            .and_then(Value::as_i64)
+            .unwrap_or(0);
         if number == 0 {
             errors.push(FieldError::required(format!("{at}.containerPort"), ""));
         } else if !(1..=65535).contains(&number) {
@@ -297,25 +338,38 @@ fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         for (index, container) in entries_mut(&mut compared, &format!("/{list}")).enumerate() {
             let image = stored.pointer(&format!("/{list}/{index}/image"));
             if let (Some(container), Some(image)) = (container.as_object_mut(), image) {
-                if container.get("image").and_then(Value::as_str).unwrap_or_default().is_empty() {
-                    errors.push(FieldError::required(format!("spec.{list}[{index}].image"), ""));
+                if container
+                    .get("image")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .is_empty()
+                {
+                    errors.push(FieldError::required(
+                        format!("spec.{list}[{index}].image"),
+                        "",
+                    ));
                 }
                 container.insert("image".to_owned(), image.clone());
             }
         }
     }
     if let Some(compared) = compared.as_object_mut() {
-        for key in ["activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"] {
+        for key in [
+            "activeDeadlineSeconds",
+            "tolerations",
+            "schedulingGates",
+            "terminationGracePeriodSeconds",
+        ] {
             let free = match key {
                 "terminationGracePeriodSeconds" => {
-                    stored.get(key).and_then(Value::as_i64).is_some_and(|seconds| seconds < 0)
+                    stored
+                        .get(key)
+                        .and_then(Value::as_i64)
+                        .is_some_and(|seconds| seconds < 0)
                         && compared.get(key).and_then(Value::as_i64) == Some(1)
                 }
-                "schedulingGates" => {
-                    entries(new, "/spec/schedulingGates").all(|gate| {
-                        entries(old, "/spec/schedulingGates").any(|kept| kept == gate)
-                    })
-                }
+                "schedulingGates" => entries(new, "/spec/schedulingGates")
+                    .all(|gate| entries(old, "/spec/schedulingGates").any(|kept| kept == gate)),
                 _ => true,
             };
             if free {
@@ -347,7 +401,8 @@ fn added_tolerations_only(new: &Value, old: &Value) -> Option<()> {
     };
     entries(old, "/spec/tolerations")
         .all(|kept| {
-            entries(new, "/spec/tolerations").any(|one| without_seconds(one) == without_seconds(kept))
+            entries(new, "/spec/tolerations")
+                .any(|one| without_seconds(one) == without_seconds(kept))
         })
         .then_some(())
 }
@@ -359,7 +414,9 @@ fn grace(pod: &Value, wanted: Option<i64>) -> i64 {
     if unscheduled || finished {
         return 0;
     }
-    let own = pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+    let own = pod
+        .pointer("/spec/terminationGracePeriodSeconds")
+        .and_then(Value::as_i64);
     match wanted.or(own).unwrap_or(0) {
         negative if negative < 0 => 1,
         seconds => seconds,
@@ -395,9 +452,13 @@ mod tests {
 
     #[test]
     fn images_without_a_fixed_tag_are_always_pulled() {
-        for (image, fixed) in
-            [("a", false), ("a:latest", false), ("a:1", true), ("h:5000/a", false), ("h:5000/a@sha256:0", true)]
-        {
+        for (image, fixed) in [
+            ("a", false),
+            ("a:latest", false),
+            ("a:1", true),
+            ("h:5000/a", false),
+            ("h:5000/a@sha256:0", true),
+        ] {
             assert_eq!(has_fixed_tag(image), fixed, "{image}");
         }
     }
@@ -418,22 +479,26 @@ mod tests {
         assert_eq!(edit("volumes", json!([{"name": "v", "emptyDir": {}}])), 1);
         assert_eq!(edit("/spec/tolerations", json!([])), 1);
         let mut more = old["spec"]["tolerations"].clone();
-        more.as_array_mut().unwrap().push(json!({"key": "k", "operator": "Exists"}));
+        more.as_array_mut()
+            .unwrap()
+            .push(json!({"key": "k", "operator": "Exists"}));
         assert_eq!(edit("/spec/tolerations", more), 0);
     }
 
     #[test]
     fn grace_is_the_request_s_else_the_pod_s_and_none_for_unscheduled_or_finished_pods() {
-        let bound = |phase: &str| {
-            json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}, "status": {"phase": phase}})
-        };
+        let bound = |phase: &str| json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}, "status": {"phase": phase}});
         let cases = [
             (bound("Running"), None, 30),
             (bound("Running"), Some(5), 5),
             (bound("Running"), Some(0), 0),
             (bound("Running"), Some(-3), 1),
             (bound("Failed"), None, 0),
-            (json!({"spec": {"terminationGracePeriodSeconds": 30}}), None, 0),
+            (
+                json!({"spec": {"terminationGracePeriodSeconds": 30}}),
+                None,
+                0,
+            ),
         ];
         for (pod, wanted, expected) in cases {
             assert_eq!(grace(&pod, wanted), expected, "{pod} {wanted:?}");

@@ -28,13 +28,19 @@ pub(crate) const DEPLOYMENT: Hooks = Hooks {
     },
     validate: |new, old| {
         let mut errors = Vec::new();
-        let wanted = new.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
-        let labels = new.pointer("/spec/template/metadata/labels").and_then(Value::as_object);
+        let wanted = new
+            .pointer("/spec/selector/matchLabels")
+            .and_then(Value::as_object);
+        let labels = new
+            .pointer("/spec/template/metadata/labels")
+            .and_then(Value::as_object);
         if new.pointer("/spec/selector").is_none() {
             errors.push(FieldError::required("spec.selector", ""));
         }
-        let matches =
-            wanted.into_iter().flatten().all(|(key, value)| labels.and_then(|l| l.get(key)) == Some(value));
+        let matches = wanted
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| labels.and_then(|l| l.get(key)) == Some(value));
         if !matches {
             errors.push(FieldError::invalid(
                 "spec.template.metadata.labels",
@@ -51,7 +57,10 @@ pub(crate) const DEPLOYMENT: Hooks = Hooks {
                 "field is immutable",
             ));
         }
-        errors.extend(pod::validate_spec(new.pointer("/spec/template").unwrap_or(&Value::Null), "spec.template.spec"));
+        errors.extend(pod::validate_spec(
+            new.pointer("/spec/template").unwrap_or(&Value::Null),
+            "spec.template.spec",
+        ));
         errors
     },
     ..Hooks::NONE

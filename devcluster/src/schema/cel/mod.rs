@@ -5,6 +5,7 @@
 //! `anyOf` and shows undeclared fields, none of which the real server does.
 
 mod check;
+mod cost;
 mod environment;
 mod evaluate;
 mod field_path;
@@ -19,6 +20,7 @@ use super::field_error::{ErrorKind, FieldError};
 use super::path;
 use super::structural::{RuleSource, Schema, property_path};
 use check::Type;
+use cost::{Bound, Cardinality};
 
 pub(super) use evaluate::validate;
 
@@ -54,41 +56,13 @@ impl Rules {
         is_root: bool,
         errors: &mut Vec<FieldError>,
     ) -> Self {
-        Self::compile_within(schema, at, is_root, None, errors)
-    }
-
-    /// `uncorrelated` is the list above whose items have no former selves, if there is one.
-    fn compile_within(
-        schema: &Schema,
-        at: &str,
-        is_root: bool,
-        uncorrelated: Option<&str>,
-        errors: &mut Vec<FieldError>,
-    ) -> Self {
-        let mut rules = Self::default();
-        if !schema.rules.is_empty() {
-            rules.own = compile_own(schema, at, is_root, uncorrelated, errors);
-        }
-        if let Some(items) = &schema.items {
-            let is_map = schema.list_type.as_deref() == Some("map");
-            let uncorrelated = uncorrelated.or_else(|| (!is_map).then_some(at));
-            let at = path::child(at, "items");
-            let below = Self::compile_within(items, &at, items.embedded, uncorrelated, errors);
-            rules.items = below.into_option();
-        }
-        if let Some(of) = schema.additional_schema() {
-            let at = path::child(at, "additionalProperties");
-            let below = Self::compile_within(of, &at, of.embedded, uncorrelated, errors);
-            rules.additional = below.into_option();
-        }
-        for (name, property) in &schema.properties {
-            let at = property_path(at, name);
-            let below =
-                Self::compile_within(property, &at, property.embedded, uncorrelated, errors);
-            if !below.is_empty() {
-                rules.properties.insert(name.clone(), below);
-            }
-        }
+        let mut compiler = Compiler {
+            errors,
+            total: 0,
+            expensive: Vec::new(),
+        };
+        let rules = compiler.node(schema, at, is_root, None, Cardinality::ROOT);
+        compiler.judge_total(at);
         rules
     }
 
@@ -109,56 +83,145 @@ impl Rules {
     }
 }
 
-fn compile_own(
-    schema: &Schema,
-    at: &str,
-    is_root: bool,
-    uncorrelated: Option<&str>,
-    errors: &mut Vec<FieldError>,
-) -> Vec<Rule> {
-    let at = path::child(at, "x-kubernetes-validations");
-    let Some(self_type) = Type::of(schema, is_root) else {
-        errors.push(FieldError::internal(
-            at,
-            "internal error: failed to construct type information for x-kubernetes-validations \
-             rules: unable to convert structural schema to CEL declarations",
-        ));
-        return Vec::new();
-    };
-    let mut compiled = Vec::new();
-    for (index, source) in schema.rules.iter().enumerate() {
-        let at = path::index(&at, index);
-        match compile_rule(schema, source, &self_type) {
-            Ok(Some(rule)) => match uncorrelated {
-                Some(list) if rule.uses_old_self => errors.push(FieldError::invalid(
-                    path::child(&at, "rule"),
-                    source.rule.as_str(),
-                    format!(
-                        "oldSelf cannot be used on the uncorrelatable portion of the schema \
-                             within {list}"
-                    ),
-                )),
-                _ => compiled.push(rule),
-            },
-            // An empty rule is reported as missing where the definition is checked.
-            Ok(None) => {}
-            Err(Fault::Rule(detail)) => errors.push(refused(&at, "rule", source, &detail)),
-            Err(Fault::MessageExpression(detail)) => {
-                errors.push(refused(&at, "messageExpression", source, &detail));
+/// One walk over a schema, with what it has found.
+struct Compiler<'e> {
+    errors: &'e mut Vec<FieldError>,
+    /// The cost of all rules so far.
+    total: u64,
+    /// Rules that take a notable part of what all may cost, with their places.
+    expensive: Vec<(u64, String)>,
+}
+
+impl Compiler<'_> {
+    /// `uncorrelated` is the list above whose items have no former selves, if there is one.
+    fn node(
+        &mut self,
+        schema: &Schema,
+        at: &str,
+        is_root: bool,
+        uncorrelated: Option<&str>,
+        cardinality: Cardinality,
+    ) -> Rules {
+        let mut rules = Rules::default();
+        if !schema.rules.is_empty() {
+            rules.own = self.own(schema, at, is_root, uncorrelated, cardinality);
+        }
+        let below = cardinality.below(schema);
+        if let Some(items) = &schema.items {
+            let is_map = schema.list_type.as_deref() == Some("map");
+            let uncorrelated = uncorrelated.or_else(|| (!is_map).then_some(at));
+            let at = path::child(at, "items");
+            rules.items = self
+                .node(items, &at, items.embedded, uncorrelated, below)
+                .into_option();
+        }
+        if let Some(of) = schema.additional_schema() {
+            let at = path::child(at, "additionalProperties");
+            rules.additional = self
+                .node(of, &at, of.embedded, uncorrelated, below)
+                .into_option();
+        }
+        for (name, property) in &schema.properties {
+            let at = property_path(at, name);
+            let of_property = self.node(property, &at, property.embedded, uncorrelated, below);
+            if !of_property.is_empty() {
+                rules.properties.insert(name.clone(), of_property);
             }
-            Err(Fault::OptionalOldSelf) => errors.push(FieldError::invalid(
-                path::child(&at, "optionalOldSelf"),
-                true,
-                "may not be set if oldSelf is not used in rule",
-            )),
-            Err(Fault::FieldPath) => errors.push(FieldError::invalid(
-                path::child(&at, "fieldPath"),
-                source.field_path.as_str(),
-                "must be a valid path",
-            )),
+        }
+        rules
+    }
+
+    fn own(
+        &mut self,
+        schema: &Schema,
+        at: &str,
+        is_root: bool,
+        uncorrelated: Option<&str>,
+        cardinality: Cardinality,
+    ) -> Vec<Rule> {
+        let at = path::child(at, "x-kubernetes-validations");
+        let seen = Type::of(schema, is_root).zip(Bound::of(schema, is_root));
+        let Some((self_type, (bound, least))) = seen else {
+            self.errors.push(FieldError::internal(
+                at,
+                "internal error: failed to construct type information for \
+                 x-kubernetes-validations rules: unable to convert structural schema to CEL \
+                 declarations",
+            ));
+            return Vec::new();
+        };
+        let mut compiled = Vec::new();
+        for (index, source) in schema.rules.iter().enumerate() {
+            let at = path::index(&at, index);
+            match compile_rule(schema, source, &self_type) {
+                Ok(Some(rule)) => {
+                    let once = cost::of_program(&rule.program, &bound, &bound);
+                    let place = path::child(&at, "rule");
+                    self.judge("rule", cardinality.times(once, least), place);
+                    if let Some(message) = &rule.message_program {
+                        let once = cost::of_program(message, &bound, &bound);
+                        self.judge(
+                            "messageExpression",
+                            once,
+                            path::child(&at, "messageExpression"),
+                        );
+                    }
+                    match uncorrelated {
+                        Some(list) if rule.uses_old_self => {
+                            let detail = format!(
+                                "oldSelf cannot be used on the uncorrelatable portion of the \
+                                 schema within {list}"
+                            );
+                            let field = path::child(&at, "rule");
+                            self.errors.push(FieldError::invalid(
+                                field,
+                                source.rule.as_str(),
+                                detail,
+                            ));
+                        }
+                        _ => compiled.push(rule),
+                    }
+                }
+                // An empty rule is reported as missing where the definition is checked.
+                Ok(None) => {}
+                Err(fault) => self.errors.push(fault.into_error(&at, source)),
+            }
+        }
+        compiled
+    }
+
+    /// Refuses an expression that costs too much, and counts it towards the total.
+    fn judge(&mut self, what: &str, cost: u64, place: String) {
+        if cost > cost::RULE_LIMIT {
+            let what = format!("estimated {what} cost");
+            let detail = cost::excess(&what, cost, cost::RULE_LIMIT);
+            self.errors
+                .push(FieldError::forbidden(place.as_str(), detail));
+        }
+        self.total = self.total.saturating_add(cost);
+        if cost >= cost::SCHEMA_LIMIT / 100 {
+            self.expensive.push((cost, place));
         }
     }
-    compiled
+
+    /// Refuses rules that cost too much together, and names the four that cost most.
+    fn judge_total(&mut self, at: &str) {
+        if self.total <= cost::SCHEMA_LIMIT {
+            return;
+        }
+        self.expensive
+            .sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        for (_, place) in self.expensive.drain(..).take(4) {
+            self.errors.push(FieldError::forbidden(
+                place,
+                "contributed to estimated rule cost total exceeding cost limit for entire \
+                 OpenAPIv3 schema",
+            ));
+        }
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        let detail = cost::excess(what, self.total, cost::SCHEMA_LIMIT);
+        self.errors.push(FieldError::forbidden(at, detail));
+    }
 }
 
 enum Fault {
@@ -166,6 +229,26 @@ enum Fault {
     MessageExpression(String),
     OptionalOldSelf,
     FieldPath,
+}
+
+impl Fault {
+    /// The error about the rule at `at`.
+    fn into_error(self, at: &str, source: &RuleSource) -> FieldError {
+        match self {
+            Self::Rule(detail) => refused(at, "rule", source, &detail),
+            Self::MessageExpression(detail) => refused(at, "messageExpression", source, &detail),
+            Self::OptionalOldSelf => FieldError::invalid(
+                path::child(at, "optionalOldSelf"),
+                true,
+                "may not be set if oldSelf is not used in rule",
+            ),
+            Self::FieldPath => FieldError::invalid(
+                path::child(at, "fieldPath"),
+                source.field_path.as_str(),
+                "must be a valid path",
+            ),
+        }
+    }
 }
 
 fn compile_rule(
