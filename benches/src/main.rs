@@ -1,0 +1,32 @@
+//! `bench workqueue --scenario NAME --key string|struct --scale FACTOR [--series SERIES]`
+
+use std::process::ExitCode;
+
+use benches::{Args, Error};
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let result = match words.next().as_deref() {
+        Some("workqueue") => Args::parse(words).and_then(|args| benches::run(&args)),
+        Some(other) => Err(Error::Unsupported(other.to_owned())),
+        None => Err(Error::Usage("which bench? There is: workqueue".to_owned())),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            #[expect(
+                clippy::print_stderr,
+                reason = "standard output belongs to the figures"
+            )]
+            {
+                eprintln!("{error}");
+            }
+            // The peers' convention: 3 is "no counterpart", anything else a failure.
+            ExitCode::from(if matches!(error, Error::Unsupported(_)) {
+                3
+            } else {
+                2
+            })
+        }
+    }
+}
