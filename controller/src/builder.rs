@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use informer::{Informer, ObjectKey};
 use kube_core::Resource;
 use workqueue::limiter::{ItemExponential, Jitter, RateLimiter};
-use workqueue::{OnAdd, QueueOptions, WorkQueue};
+use workqueue::order::Priority;
+use workqueue::{OnAdd, PriorityQueue, QueueOptions};
 
 use crate::error::Error;
 use crate::metrics::Recorder;
@@ -123,7 +124,7 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
         let name = Name::reserve(self.name, options.unique_name)?;
         if self.sources.is_empty() {
             return Err(Error::NoSource {
-                name: name.text.to_string(),
+                name: (*name.text).into(),
             });
         }
         let limiter = limiter(&options);
@@ -153,17 +154,26 @@ fn limiter(options: &ControllerOptions) -> Arc<dyn RateLimiter<ObjectKey>> {
 }
 
 fn queue(name: &Name, limiter: Arc<dyn RateLimiter<ObjectKey>>) -> Result<Queue, Error> {
-    WorkQueue::new(QueueOptions {
-        name: name.text.to_string(),
+    // A second controller of one name has no queue metrics: they would mix with the first one's.
+    let metrics_name = if name.reserved {
+        name.text.to_string()
+    } else {
+        String::new()
+    };
+    let options = QueueOptions {
+        name: metrics_name,
+        labels: vec![("controller".to_owned(), name.text.to_string())],
         limiter,
         // One cause, one run: the wait that a result asked for ends with an event.
         on_add: Some(OnAdd::Supersede),
         ..QueueOptions::default()
-    })
-    .map_err(|source| Error::Queue {
-        name: name.text.to_string(),
-        source: Box::new(source),
-    })
+    };
+    PriorityQueue::with_order(options, || Priority::with_ageing(Priority::DEFAULT_AGEING)).map_err(
+        |source| Error::Queue {
+            name: (*name.text).into(),
+            source: Box::new(source),
+        },
+    )
 }
 
 /// Names of the controllers of this process.
@@ -179,7 +189,7 @@ pub(crate) struct Name {
 impl Name {
     fn reserve(text: String, unique: bool) -> Result<Self, Error> {
         if !is_label_value(&text) {
-            return Err(Error::InvalidName { name: text });
+            return Err(Error::InvalidName { name: text.into() });
         }
         let text: Arc<str> = text.into();
         // The set is whole after each call, so a panic elsewhere leaves it usable.
@@ -187,7 +197,7 @@ impl Name {
         let reserved = names.insert(Arc::clone(&text));
         if unique && !reserved {
             return Err(Error::NameTaken {
-                name: text.to_string(),
+                name: (*text).into(),
             });
         }
         Ok(Self { text, reserved })
@@ -249,7 +259,7 @@ mod tests {
     fn a_name_is_taken_until_its_controller_is_gone() {
         let reserve = |unique| Name::reserve("once".to_owned(), unique);
         let first = reserve(true).unwrap();
-        assert!(matches!(reserve(true), Err(Error::NameTaken { name }) if name == "once"));
+        assert!(matches!(reserve(true), Err(Error::NameTaken { name }) if &*name == "once"));
         drop(reserve(false).unwrap());
         assert!(
             reserve(true).is_err(),

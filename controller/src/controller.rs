@@ -10,6 +10,7 @@ use informer::{ObjectKey, Registration, Synced, Unsynced, wait_for_cache_sync};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
+use workqueue::metrics::QueueSnapshot;
 use workqueue::{AddOptions, Origin};
 
 use crate::Queue;
@@ -122,8 +123,8 @@ impl Controller {
             let handler = source
                 .start(&name.text, &workshop.queue)
                 .map_err(|source| Error::Source {
-                    name: name.text.to_string(),
-                    informer,
+                    name: (*name.text).into(),
+                    informer: informer.into(),
                     source: Box::new(source),
                 })?;
             registered.handlers.push(handler);
@@ -139,9 +140,9 @@ impl Controller {
             Wait::Stopped => return Ok(()),
             Wait::TimedOut(unsynced) => {
                 return Err(Error::SyncTimeout {
-                    name: name.text.to_string(),
+                    name: (*name.text).into(),
                     timeout,
-                    unsynced,
+                    unsynced: unsynced.into(),
                 });
             }
         }
@@ -168,8 +169,8 @@ async fn work(workshop: Arc<Workshop>, stop: &CancellationToken) -> Result<(), E
     while let Some(ended) = workers.join_next().await {
         // Dropping the set aborts the others.
         ended.map_err(|error| Error::Worker {
-            name: workshop.controller.to_string(),
-            reason: error.to_string(),
+            name: (*workshop.controller).into(),
+            reason: error.to_string().into(),
         })?;
     }
     Ok(())
@@ -239,20 +240,6 @@ impl fmt::Debug for ControllerHandle {
     }
 }
 
-/// Number of keys in each state of a controller's queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct QueueState {
-    /// Waiting for a worker.
-    pub ready: usize,
-    /// Being reconciled.
-    pub running: usize,
-    /// Waiting for a moment in time: a backoff or a `RequeueAfter`.
-    pub delayed: usize,
-    /// Failed since their last success.
-    pub failing: usize,
-}
-
 impl ControllerHandle {
     /// Name of the controller.
     #[must_use]
@@ -273,15 +260,16 @@ impl ControllerHandle {
         self.recorder.snapshot()
     }
 
-    /// The queue's state now; the numbers are read one after the other.
+    /// The queue now: keys in each state, ages, counters. `longest_running` is the age of the oldest
+    /// reconcile, for a liveness check.
+    ///
+    /// Of controllers that share a name ([`ControllerOptions::unique_name`]) only the first has
+    /// ages and counters.
+    ///
+    /// [`ControllerOptions::unique_name`]: crate::ControllerOptions::unique_name
     #[must_use]
-    pub fn queue(&self) -> QueueState {
-        QueueState {
-            ready: self.queue.len(),
-            running: self.queue.running(),
-            delayed: self.queue.delayed(),
-            failing: self.queue.failing(),
-        }
+    pub fn queue(&self) -> QueueSnapshot {
+        self.queue.metrics()
     }
 
     /// Asks for a reconcile of `key`, as an event does. Never blocks; without effect after the end.

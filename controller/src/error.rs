@@ -17,13 +17,13 @@ pub enum Error {
     )]
     InvalidName {
         /// The name asked for.
-        name: String,
+        name: Box<str>,
     },
     /// Another controller of this process has the name.
     #[error("a controller named {name:?} exists already in this process")]
     NameTaken {
         /// The name asked for.
-        name: String,
+        name: Box<str>,
     },
     /// An option has a value out of its range.
     #[error("controller option {option} is {value}, expected {expected}")]
@@ -31,7 +31,7 @@ pub enum Error {
         /// Field of [`ControllerOptions`](crate::ControllerOptions).
         option: &'static str,
         /// Its value.
-        value: String,
+        value: Box<str>,
         /// What is allowed.
         expected: &'static str,
     },
@@ -39,13 +39,13 @@ pub enum Error {
     #[error("controller {name:?} has no source: add one with for_object, owns or watches")]
     NoSource {
         /// Name of the controller.
-        name: String,
+        name: Box<str>,
     },
     /// The work queue refused its options.
     #[error("set up the work queue of controller {name:?}")]
     Queue {
         /// Name of the controller.
-        name: String,
+        name: Box<str>,
         /// What the queue reported.
         #[source]
         source: Box<workqueue::Error>,
@@ -54,9 +54,9 @@ pub enum Error {
     #[error("register controller {name:?} with the informer of {informer}")]
     Source {
         /// Name of the controller.
-        name: String,
+        name: Box<str>,
         /// Name of the informer.
-        informer: String,
+        informer: Box<str>,
         /// What the informer reported.
         #[source]
         source: Box<informer::Error>,
@@ -65,19 +65,19 @@ pub enum Error {
     #[error("controller {name:?} not synced within {timeout:?}: {}", list(.unsynced))]
     SyncTimeout {
         /// Name of the controller.
-        name: String,
+        name: Box<str>,
         /// How long it waited.
         timeout: Duration,
         /// The handlers that are missing, each with what holds it up.
-        unsynced: Vec<Unsynced>,
+        unsynced: Box<[Unsynced]>,
     },
     /// A worker ended by a panic outside of a reconcile, which is a fault of this crate.
     #[error("a worker of controller {name:?} ended: {reason}")]
     Worker {
         /// Name of the controller.
-        name: String,
+        name: Box<str>,
         /// What the runtime reported.
-        reason: String,
+        reason: Box<str>,
     },
 }
 

@@ -25,7 +25,7 @@ pub use uuid::Uuid;
 pub use {informer, workqueue};
 
 pub use crate::builder::{ControllerBuilder, NoObject};
-pub use crate::controller::{Controller, ControllerHandle, QueueState};
+pub use crate::controller::{Controller, ControllerHandle};
 pub use crate::enqueue::LOW_PRIORITY;
 pub use crate::error::Error;
 pub use crate::manager::{Manager, ManagerOptions};
@@ -36,4 +36,7 @@ pub use crate::signals::Signals;
 pub use crate::source::Source;
 
 /// The queue of every controller.
-type Queue = workqueue::WorkQueue<ObjectKey>;
+type Queue = workqueue::PriorityQueue<ObjectKey>;
+
+/// A key on its way through a worker.
+type Item = workqueue::Item<ObjectKey, workqueue::order::Priority>;

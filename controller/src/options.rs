@@ -55,7 +55,7 @@ impl ControllerOptions {
         let fault = |option, value: String, expected| {
             Err(Error::InvalidOption {
                 option,
-                value,
+                value: value.into(),
                 expected,
             })
         };

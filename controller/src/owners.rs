@@ -16,7 +16,7 @@ pub enum Error {
     #[error("{child} is already controlled by {} {}", owner.kind, owner.name)]
     AlreadyOwned {
         /// Name of the child.
-        child: String,
+        child: Box<str>,
         /// The reference of its present controller.
         owner: Box<OwnerReference>,
     },
@@ -28,11 +28,11 @@ pub enum Error {
     )]
     CrossNamespace {
         /// Name of the child.
-        child: String,
+        child: Box<str>,
         /// Namespace of the child, none if cluster-scoped.
-        child_namespace: Option<String>,
+        child_namespace: Option<Box<str>>,
         /// Namespace of the owner.
-        owner_namespace: String,
+        owner_namespace: Box<str>,
     },
     /// The owner has not been created on the API server.
     #[error("owner has no metadata.{field}: create it on the API server first")]
@@ -66,14 +66,18 @@ pub fn owner_reference<O>(owner: &O) -> Result<OwnerReference, Error>
 where
     O: Resource<DynamicType = ()>,
 {
-    for (field, value) in [("name", &owner.meta().name), ("uid", &owner.meta().uid)] {
-        if value.as_deref().unwrap_or_default().is_empty() {
-            return Err(Error::IncompleteOwner { field });
-        }
-    }
-    Ok(owner
-        .owner_ref(&())
-        .expect("name and UID are present, and nothing else is needed"))
+    let present = |field, value: &Option<String>| match value {
+        Some(value) if !value.is_empty() => Ok(value.clone()),
+        _ => Err(Error::IncompleteOwner { field }),
+    };
+    Ok(OwnerReference {
+        api_version: O::api_version(&()).into_owned(),
+        kind: O::kind(&()).into_owned(),
+        name: present("name", &owner.meta().name)?,
+        uid: present("uid", &owner.meta().uid)?,
+        controller: None,
+        block_owner_deletion: None,
+    })
 }
 
 /// Makes `owner` the controller of `child`; reports whether that changed `child`.
@@ -185,11 +189,9 @@ fn refers_to<O: Resource<DynamicType = ()>>(reference: &OwnerReference, owner: &
         && group_of(&reference.api_version) == Some(&*O::group(&()))
 }
 
-fn name_of(meta: &ObjectMeta) -> String {
-    meta.name
-        .clone()
-        .or_else(|| meta.generate_name.clone())
-        .unwrap_or_default()
+fn name_of(meta: &ObjectMeta) -> Box<str> {
+    let name = meta.name.as_deref().or(meta.generate_name.as_deref());
+    name.unwrap_or_default().into()
 }
 
 fn upsert(
@@ -202,8 +204,8 @@ fn upsert(
     {
         return Err(Error::CrossNamespace {
             child: name_of(child),
-            child_namespace: child.namespace.clone(),
-            owner_namespace: owner_namespace.to_owned(),
+            child_namespace: child.namespace.as_deref().map(Into::into),
+            owner_namespace: owner_namespace.into(),
         });
     }
     let list = child.owner_references.get_or_insert_default();

@@ -101,18 +101,21 @@ mod tests {
     };
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// A result, and the label, forgetting, delay and priority of the next run that follow from it.
+    type Row = (
+        Result<Action, ReconcileError>,
+        ResultLabel,
+        bool,
+        Option<(Delay, i32)>,
+    );
+
     #[test]
     fn k1_every_result_settles_by_the_table() {
         use ResultLabel::{Error, Requeue as Again, RequeueAfter, Success};
         let retry = || ReconcileError::retry("broken");
         let at_least = Delay::Backoff { at_least: SECOND };
-        // Result of a key handed out at priority 3 → label, forget, delay and priority of the next.
-        let table: [(
-            Result<Action, ReconcileError>,
-            ResultLabel,
-            bool,
-            Option<(Delay, i32)>,
-        ); 12] = [
+        // The key was handed out at priority 3.
+        let table: [Row; 12] = [
             (Ok(Action::Done), Success, true, None),
             (Ok(Action::Done.at_priority(9)), Success, true, None),
             (Ok(Action::Requeue), Again, false, Some((BACKOFF, 3))),

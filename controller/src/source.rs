@@ -10,6 +10,9 @@ use crate::Queue;
 use crate::enqueue::{OwnerKind, mapped_keys, priority_of};
 use crate::predicate::Predicate;
 
+/// The rule from an event to keys.
+type Keys<K> = Box<dyn Fn(&Event<K>) -> Vec<ObjectKey> + Send + Sync>;
+
 /// An informer together with the rule that turns its events into keys.
 ///
 /// Objects of the initial list and updates without a new `resourceVersion` enqueue at
@@ -31,7 +34,7 @@ use crate::predicate::Predicate;
 /// ```
 pub struct Source<K> {
     informer: Informer<K>,
-    keys: Box<dyn Fn(&Event<K>) -> Vec<ObjectKey> + Send + Sync>,
+    keys: Keys<K>,
     filter: Option<Box<dyn Predicate<K>>>,
 }
 
@@ -145,7 +148,7 @@ impl<K: Resource + Send + Sync + 'static> StartSource for Source<K> {
 
 /// The handler that a started source registers.
 struct Enqueue<K> {
-    keys: Box<dyn Fn(&Event<K>) -> Vec<ObjectKey> + Send + Sync>,
+    keys: Keys<K>,
     filter: Option<Box<dyn Predicate<K>>>,
     queue: Queue,
 }

@@ -8,14 +8,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, debug, error, field, info_span, warn};
 use workqueue::limiter::RateLimiter;
-use workqueue::{AddOptions, Item, KeyRef, Origin};
+use workqueue::{AddOptions, KeyRef, Origin};
 
 use crate::metrics::{Recorder, ResultLabel, Run};
 use crate::panic::{self, Panic};
 use crate::reconcile::{Action, Context, ErasedReconciler, ReconcileError};
 use crate::retry::MaybeConflict;
 use crate::settle::{Delay, Requeue, settle};
-use crate::{ControllerOptions, Queue};
+use crate::{ControllerOptions, Item, Queue};
 
 /// How long a cancelled reconcile may go on after its deadline before it is dropped.
 pub(crate) const DEADLINE_GRACE: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ impl Workshop {
 
     /// Reconciles one key. The item is held to the end, so the key can't run elsewhere meanwhile;
     /// its requeue is on record before the queue learns that it is done.
-    async fn process(&self, item: Item<ObjectKey>, stop: &CancellationToken) {
+    async fn process(&self, item: Item, stop: &CancellationToken) {
         let key = item.key();
         let attempt = self.queue.num_requeues(key).saturating_add(1);
         let deadline = self

@@ -1,11 +1,20 @@
 //! A controller from event to result, on paused time with scripted sources.
 
+#[cfg(test)]
 mod manager;
+#[cfg(test)]
 mod mirror;
+#[cfg(test)]
 mod properties;
+#[cfg(test)]
 mod results;
+#[cfg(test)]
 mod signals;
+#[cfg(test)]
 mod sources;
+#[cfg(test)]
 mod support;
+#[cfg(test)]
 mod sync;
+#[cfg(test)]
 mod workers;

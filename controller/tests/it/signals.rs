@@ -9,6 +9,7 @@ use controller::Signals;
 const CHILD: &str = "CONTROLLER_TEST_SIGNALS";
 
 /// Waits for the stop, says so, and ends well or hangs.
+#[expect(clippy::print_stderr, reason = "how the child talks to the test")]
 fn child(mode: &str) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

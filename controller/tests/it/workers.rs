@@ -302,3 +302,18 @@ async fn a_dropped_controller_ends_its_runs_and_its_handlers() {
         "the handler is removed"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn news_go_before_the_objects_of_the_initial_list() {
+    let reconciler = Scripting::new(|_, _, _| async {
+        tokio::time::sleep(ms(1_000)).await;
+        Ok(Action::Done)
+    });
+    let stage = Stage::open(&["a", "b", "c", "d"], reconciler.clone(), options(1));
+    pass(ms(500)).await;
+    stage.scene.modify(config("d", 1001));
+    stage.scene.add(config("e", 1002));
+    pass(ms(10_000)).await;
+    assert_eq!(reconciler.names(), ["a", "d", "e", "b", "c"]);
+    stage.close().await.unwrap();
+}
