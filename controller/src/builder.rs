@@ -12,6 +12,7 @@ use workqueue::order::Priority;
 use workqueue::{OnAdd, PriorityQueue, QueueOptions};
 
 use crate::error::Error;
+use crate::intake::Intake;
 use crate::metrics::Recorder;
 use crate::reconcile::Reconciler;
 use crate::source::{Source, StartSource};
@@ -123,20 +124,23 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
         let options = self.options.validated()?;
         let name = Name::reserve(self.name, options.unique_name)?;
         if self.sources.is_empty() {
-            return Err(Error::NoSource {
-                name: (*name.text).into(),
-            });
+            return Err(Error::NoSource { name: name.boxed() });
         }
         let limiter = limiter(&options);
+        let queue = queue(&name, Arc::clone(&limiter))?;
         let workshop = Workshop {
             controller: Arc::clone(&name.text),
             reconciler: Box::new(self.reconciler),
-            queue: queue(&name, Arc::clone(&limiter))?,
+            queue: queue.clone(),
             limiter,
             recorder: Arc::new(Recorder::new(Arc::clone(&name.text), options.workers)),
             options,
         };
-        Ok(Controller::new(name, self.sources, workshop))
+        Ok(Controller::new(
+            Intake::new(name, queue),
+            self.sources,
+            workshop,
+        ))
     }
 }
 
@@ -170,7 +174,7 @@ fn queue(name: &Name, limiter: Arc<dyn RateLimiter<ObjectKey>>) -> Result<Queue,
     };
     PriorityQueue::with_order(options, || Priority::with_ageing(Priority::DEFAULT_AGEING)).map_err(
         |source| Error::Queue {
-            name: (*name.text).into(),
+            name: name.boxed(),
             source: Box::new(source),
         },
     )
@@ -201,6 +205,13 @@ impl Name {
             });
         }
         Ok(Self { text, reserved })
+    }
+}
+
+impl Name {
+    /// The name as errors carry it.
+    pub(crate) fn boxed(&self) -> Box<str> {
+        (*self.text).into()
     }
 }
 

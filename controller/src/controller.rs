@@ -5,25 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
 use informer::{ObjectKey, Registration, Synced, Unsynced, wait_for_cache_sync};
+use kube_core::Resource;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 use workqueue::metrics::QueueSnapshot;
 use workqueue::{AddOptions, Origin};
 
-use crate::Queue;
-use crate::builder::{ControllerBuilder, Name};
+use crate::builder::ControllerBuilder;
 use crate::error::Error;
+use crate::intake::Intake;
 use crate::metrics::{ControllerMetrics, Recorder};
 use crate::reconcile::Reconciler;
-use crate::source::StartSource;
+use crate::source::{Source, StartSource};
 use crate::worker::Workshop;
 
 /// A reconciler with its sources, a queue and workers; built by [`Controller::builder`].
 pub struct Controller {
-    name: Name,
+    intake: Arc<Intake>,
     sources: Vec<Box<dyn StartSource>>,
     workshop: Workshop,
     synced: Arc<AtomicBool>,
@@ -32,7 +32,7 @@ pub struct Controller {
 impl fmt::Debug for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Controller")
-            .field("name", &self.name.text)
+            .field("name", &self.intake.name.text)
             .field("options", &self.workshop.options)
             .finish_non_exhaustive()
     }
@@ -62,19 +62,23 @@ impl Controller {
         ControllerBuilder::new(name.into(), reconciler)
     }
 
-    pub(crate) fn new(name: Name, sources: Vec<Box<dyn StartSource>>, workshop: Workshop) -> Self {
+    pub(crate) fn new(
+        intake: Arc<Intake>,
+        sources: Vec<Box<dyn StartSource>>,
+        workshop: Workshop,
+    ) -> Self {
         Self {
-            name,
+            intake,
             sources,
             workshop,
-            synced: Arc::new(AtomicBool::new(false)),
+            synced: Arc::default(),
         }
     }
 
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name.text
+        &self.intake.name.text
     }
 
     /// A handle to watch and trigger the controller; it stays valid while the controller runs and
@@ -82,8 +86,7 @@ impl Controller {
     #[must_use]
     pub fn handle(&self) -> ControllerHandle {
         ControllerHandle {
-            name: Arc::clone(&self.name.text),
-            queue: self.workshop.queue.clone(),
+            intake: Arc::clone(&self.intake),
             recorder: Arc::clone(&self.workshop.recorder),
             synced: Arc::clone(&self.synced),
         }
@@ -109,51 +112,48 @@ impl Controller {
     /// [`Manager`]: crate::Manager
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let Self {
-            name,
+            intake,
             sources,
             workshop,
             synced,
         } = self;
-        let mut registered = Registered {
-            queue: workshop.queue.clone(),
-            handlers: Vec::new(),
-        };
+        let _close = CloseOnDrop(&intake);
+        let mut handlers = Vec::with_capacity(sources.len());
         for source in sources {
-            let informer = source.name();
-            let handler = source
-                .start(&name.text, &workshop.queue)
-                .map_err(|source| Error::Source {
-                    name: (*name.text).into(),
-                    informer: informer.into(),
-                    source: Box::new(source),
-                })?;
-            registered.handlers.push(handler);
+            handlers.push(intake.open(source)?);
         }
         let timeout = workshop.options.sync_timeout;
-        let handlers: Vec<_> = registered
-            .handlers
-            .iter()
-            .map(|one| one as &dyn Synced)
-            .collect();
+        let handlers: Vec<_> = handlers.iter().map(|one| one as &dyn Synced).collect();
+        let name = &*intake.name.text;
         match wait_until_synced(&handlers, timeout, &stop).await {
             Wait::Synced => synced.store(true, Ordering::Release),
             Wait::Stopped => return Ok(()),
             Wait::TimedOut(unsynced) => {
+                let (name, unsynced) = (intake.name.boxed(), unsynced.into());
                 return Err(Error::SyncTimeout {
-                    name: (*name.text).into(),
+                    name,
                     timeout,
-                    unsynced: unsynced.into(),
+                    unsynced,
                 });
             }
         }
         info!(
-            controller = &*name.text,
+            controller = name,
             workers = workshop.options.workers,
             "workers start"
         );
         let result = work(Arc::new(workshop), &stop).await;
-        debug!(controller = &*name.text, "workers ended");
+        debug!(controller = name, "workers ended");
         result
+    }
+}
+
+/// Closes the intake whichever way a run ends.
+struct CloseOnDrop<'a>(&'a Intake);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -174,23 +174,6 @@ async fn work(workshop: Arc<Workshop>, stop: &CancellationToken) -> Result<(), E
         })?;
     }
     Ok(())
-}
-
-/// The handlers of a running controller. When dropped they are removed, and the queue takes no
-/// more keys, whichever way the run ends.
-struct Registered {
-    queue: Queue,
-    handlers: Vec<Registration>,
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.queue.shut_down();
-        for handler in &self.handlers {
-            // The first poll removes; a call that runs now finds the queue shut.
-            handler.shutdown().now_or_never();
-        }
-    }
 }
 
 pub(crate) enum Wait {
@@ -223,11 +206,11 @@ pub(crate) async fn wait_until_synced(
     }
 }
 
-/// Watches and triggers a [`Controller`] from outside; cheap to clone.
+/// Watches and triggers a [`Controller`] from outside; cheap to clone. The controller's name stays
+/// taken while it lives.
 #[derive(Clone)]
 pub struct ControllerHandle {
-    name: Arc<str>,
-    queue: Queue,
+    intake: Arc<Intake>,
     recorder: Arc<Recorder>,
     synced: Arc<AtomicBool>,
 }
@@ -235,7 +218,7 @@ pub struct ControllerHandle {
 impl fmt::Debug for ControllerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ControllerHandle")
-            .field("name", &self.name)
+            .field("name", &self.intake.name.text)
             .finish_non_exhaustive()
     }
 }
@@ -244,7 +227,7 @@ impl ControllerHandle {
     /// Name of the controller.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.intake.name.text
     }
 
     /// Reports whether all initial lists have been handled, that is, whether workers run: the
@@ -269,19 +252,33 @@ impl ControllerHandle {
     /// [`ControllerOptions::unique_name`]: crate::ControllerOptions::unique_name
     #[must_use]
     pub fn queue(&self) -> QueueSnapshot {
-        self.queue.metrics()
+        self.intake.queue.metrics()
+    }
+
+    /// Adds a source to a controller that may run already; returns its registration, by which the
+    /// caller can wait for its initial list.
+    ///
+    /// Workers that run don't wait for that list; before the start, the start does not either.
+    ///
+    /// # Errors
+    /// [`Error::Source`] if the informer refuses the handler, [`Error::Stopped`] after the end.
+    pub fn add_source<K>(&self, source: Source<K>) -> Result<Registration, Error>
+    where
+        K: Resource + Send + Sync + 'static,
+    {
+        self.intake.open(Box::new(source))
     }
 
     /// Asks for a reconcile of `key`, as an event does. Never blocks; without effect after the end.
     pub fn trigger(&self, key: ObjectKey) {
-        self.queue.add(key);
+        self.intake.queue.add(key);
     }
 
     /// Asks for a reconcile of `key` in `after`, whatever happens to the key until then.
     pub fn trigger_after(&self, key: ObjectKey, after: Duration) {
         let after = Some(after);
         let origin = Origin::Reminder;
-        self.queue.add_with(
+        self.intake.queue.add_with(
             key,
             AddOptions {
                 after,

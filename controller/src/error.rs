@@ -71,6 +71,12 @@ pub enum Error {
         /// The handlers that are missing, each with what holds it up.
         unsynced: Box<[Unsynced]>,
     },
+    /// The controller has ended, so a further source would lead to nothing.
+    #[error("controller {name:?} has stopped")]
+    Stopped {
+        /// Name of the controller.
+        name: Box<str>,
+    },
     /// A worker ended by a panic outside of a reconcile, which is a fault of this crate.
     #[error("a worker of controller {name:?} ended: {reason}")]
     Worker {

@@ -6,6 +6,7 @@ mod controller;
 mod enqueue;
 mod error;
 pub mod finalizer;
+mod intake;
 pub mod manager;
 pub mod metrics;
 mod options;

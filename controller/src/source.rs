@@ -1,13 +1,14 @@
 //! Sources: informers whose events put keys into a controller's queue.
 
 use std::fmt::{self, Debug};
+use std::sync::{Arc, Weak};
 
 use informer::{Event, Handler, Informer, ObjectKey, Registration};
 use kube_core::Resource;
 use workqueue::AddOptions;
 
-use crate::Queue;
 use crate::enqueue::{OwnerKind, mapped_keys, priority_of};
+use crate::intake::Intake;
 use crate::predicate::Predicate;
 
 /// The rule from an event to keys.
@@ -119,12 +120,8 @@ pub(crate) trait StartSource: Send {
     /// Kind and scope of the objects, for messages.
     fn name(&self) -> String;
 
-    /// Registers with the informer; from here on events reach `queue`.
-    fn start(
-        self: Box<Self>,
-        controller: &str,
-        queue: &Queue,
-    ) -> Result<Registration, informer::Error>;
+    /// Registers with the informer; from here on events reach the queue of `intake`.
+    fn start(self: Box<Self>, intake: &Arc<Intake>) -> Result<Registration, informer::Error>;
 }
 
 impl<K: Resource + Send + Sync + 'static> StartSource for Source<K> {
@@ -132,17 +129,13 @@ impl<K: Resource + Send + Sync + 'static> StartSource for Source<K> {
         self.informer.name().to_owned()
     }
 
-    fn start(
-        self: Box<Self>,
-        controller: &str,
-        queue: &Queue,
-    ) -> Result<Registration, informer::Error> {
+    fn start(self: Box<Self>, intake: &Arc<Intake>) -> Result<Registration, informer::Error> {
         let handler = Enqueue {
             keys: self.keys,
             filter: self.filter,
-            queue: queue.clone(),
+            intake: Arc::downgrade(intake),
         };
-        self.informer.add_handler(controller, handler)
+        self.informer.add_handler(&*intake.name.text, handler)
     }
 }
 
@@ -150,7 +143,7 @@ impl<K: Resource + Send + Sync + 'static> StartSource for Source<K> {
 struct Enqueue<K> {
     keys: Keys<K>,
     filter: Option<Box<dyn Predicate<K>>>,
-    queue: Queue,
+    intake: Weak<Intake>,
 }
 
 impl<K: Resource + Send + Sync + 'static> Handler<K> for Enqueue<K> {
@@ -162,9 +155,12 @@ impl<K: Resource + Send + Sync + 'static> Handler<K> for Enqueue<K> {
         {
             return;
         }
+        let Some(intake) = self.intake.upgrade() else {
+            return;
+        };
         let priority = priority_of(event);
         for key in (self.keys)(event) {
-            self.queue.add_with(
+            intake.queue.add_with(
                 key,
                 AddOptions {
                     priority,

@@ -1,13 +1,13 @@
 //! Sources: which events of which objects reach the reconciler, and at which priority.
 
 use controller::predicate::{generation_changed, resource_version_changed};
-use controller::{Action, Controller, Manager, ObjectKey, Source};
+use controller::{Action, Controller, ControllerOptions, Error, Manager, ObjectKey, Source};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Scene, Scripting, config, key, ms, object, owned_by, pass, unique};
+use crate::support::{Scene, Scripting, Stage, config, key, ms, object, owned_by, pass, unique};
 
 /// Runs a controller over the three kinds; everything stops with the value.
 struct Running {
@@ -202,4 +202,60 @@ async fn c23_a_filter_keeps_events_from_the_queue() {
         expect(&[("a", 0)]),
         "deletions pass"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn c08_a_source_may_be_added_after_the_start_and_not_after_the_end() {
+    let reconciler = Scripting::answering(|_, _| Ok(Action::Done));
+    let stage = Stage::open(&["a"], reconciler.clone(), ControllerOptions::default());
+    pass(ms(100)).await;
+    let pods = Scene::<Pod>::listing(vec![owned_by(object("p", 1), vec![owner("b", true)])]);
+    let added = stage
+        .handle
+        .add_source(Source::controlled_by::<ConfigMap>(&pods.informer));
+    let added = added.unwrap();
+    let (stop, mut informer) = (CancellationToken::new(), JoinSet::new());
+    let (running, token) = (pods.informer.clone(), stop.clone());
+    informer.spawn(async move { running.run(token).await.unwrap() });
+    added.synced().await;
+    pass(ms(100)).await;
+    assert_eq!(reconciler.names(), ["a", "b"]);
+
+    let handle = stage.handle.clone();
+    stage.close().await.unwrap();
+    assert!(
+        pods.informer.queue_lengths().is_empty(),
+        "removed with the others"
+    );
+    let late = handle.add_source(Source::object(&pods.informer));
+    assert!(matches!(late, Err(Error::Stopped { .. })), "{late:?}");
+    assert!(pods.informer.queue_lengths().is_empty());
+    stop.cancel();
+    informer.join_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn c07_a_name_is_free_once_controller_and_handles_are_gone() {
+    let scene = Scene::listing(vec![config("a", 1)]);
+    let name = unique("again");
+    let build = || {
+        let reconciler = Scripting::answering(|_, _| Ok(Action::Done));
+        Controller::builder(&name, reconciler)
+            .for_object(&scene.informer)
+            .build()
+    };
+    let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
+    let controller = build().unwrap();
+    let handle = controller.handle();
+    running.spawn(controller.run(stop.clone()));
+    pass(ms(100)).await;
+    stop.cancel();
+    running.join_next().await.unwrap().unwrap().unwrap();
+    assert!(
+        matches!(build(), Err(Error::NameTaken { .. })),
+        "the handle holds it"
+    );
+    drop(handle);
+    // The informer still has the handler, which it drops with its next event.
+    build().unwrap();
 }
