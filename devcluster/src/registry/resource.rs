@@ -189,22 +189,27 @@ impl Resource {
     /// # Errors
     /// 400 when a built-in field has the wrong JSON type.
     pub(crate) fn normalise(&self, object: &mut Value) -> Result<Vec<String>, ApiError> {
+        let unreadable = |error: &dyn std::fmt::Display| {
+            ApiError::bad_request(format!(
+                "{} in version \"{}\" cannot be handled as a {}: {error}",
+                self.kind, self.version, self.kind
+            ))
+        };
         match &self.content {
             Content::BuiltIn(ty) => {
                 let unknown = match ty {
-                    Some(ty) => types::decode(*ty, object).map_err(|error| {
-                        ApiError::bad_request(format!(
-                            "{} in version \"{}\" cannot be handled as a {}: {error}",
-                            self.kind, self.version, self.kind
-                        ))
-                    })?,
+                    Some(ty) => types::decode(*ty, object).map_err(|error| unreadable(&error))?,
                     None => Vec::new(),
                 };
                 (self.hooks.default)(object);
                 Ok(unknown.into_iter().map(|field| field.path).collect())
             }
             Content::Custom(custom) => {
-                let unknown = custom.schema.prune(object);
+                let of_metadata =
+                    types::decode_metadata(object).map_err(|error| unreadable(&error))?;
+                let mut unknown: Vec<String> =
+                    of_metadata.into_iter().map(|field| field.path).collect();
+                unknown.extend(custom.schema.prune(object));
                 custom.schema.apply_defaults(object);
                 Ok(unknown)
             }

@@ -5,7 +5,7 @@ use std::fmt;
 use base64::Engine as _;
 use serde_json::{Map, Value};
 
-use super::table::{Field, Shape, TypeRef};
+use super::table::{Field, Shape, TypeRef, object_meta};
 
 /// A field of a request body that the type does not have; it was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,24 @@ pub(crate) fn decode(ty: TypeRef, object: &mut Value) -> Result<Vec<UnknownField
         other => return Err(mismatch(other, place, "", &ty.go_name())),
     }
     Ok(decoder.unknown)
+}
+
+/// Checks and cuts the `metadata` of an object whose kind is not of the table; as [`decode`] does.
+///
+/// # Errors
+/// The first value of the wrong JSON type (a 400, whatever the field validation).
+pub(crate) fn decode_metadata(object: &mut Value) -> Result<Vec<UnknownField>, DecodeError> {
+    let Some(metadata) = object
+        .get_mut("metadata")
+        .filter(|metadata| !metadata.is_null())
+    else {
+        return Ok(Vec::new());
+    };
+    let mut unknown = decode(object_meta(), metadata)?;
+    for field in &mut unknown {
+        field.path.insert_str(0, "metadata.");
+    }
+    Ok(unknown)
 }
 
 struct Decoder {
@@ -440,6 +458,39 @@ mod tests {
                 },
             })
         );
+    }
+
+    /// Texts recorded from a kube-apiserver 1.37.2.
+    #[test]
+    fn m5_the_metadata_of_custom_resources_is_decoded_as_that_of_all_objects() {
+        let mut object = json!({"metadata": {"name": "a", "foo": 1, "labels": null,
+            "annotations": {"a": null}}});
+        let unknown = decode_metadata(&mut object).unwrap();
+        assert_eq!(unknown.len(), 1);
+        assert_eq!(unknown[0].to_string(), "unknown field \"metadata.foo\"");
+        assert_eq!(
+            object,
+            json!({"metadata": {"name": "a", "annotations": {"a": ""}}})
+        );
+        let cases = [
+            (
+                json!({"labels": {"a": 1}}),
+                "json: cannot unmarshal number into Go struct field ObjectMeta.labels of type string",
+            ),
+            (
+                json!({"labels": []}),
+                "json: cannot unmarshal array into Go struct field ObjectMeta.labels of type \
+                 map[string]string",
+            ),
+            (
+                json!("x"),
+                "json: cannot unmarshal string into Go value of type v1.ObjectMeta",
+            ),
+        ];
+        for (metadata, text) in cases {
+            let error = decode_metadata(&mut json!({"metadata": metadata})).unwrap_err();
+            assert_eq!(error.to_string(), text);
+        }
     }
 
     #[test]

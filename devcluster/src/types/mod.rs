@@ -6,6 +6,6 @@ mod decode;
 mod parse;
 mod table;
 
-pub(crate) use decode::{DecodeError, UnknownField, decode};
-pub(crate) use parse::{DuplicateField, parse_json};
+pub(crate) use decode::{decode, decode_metadata};
+pub(crate) use parse::parse_json;
 pub(crate) use table::{Field, Shape, TypeRef, lookup, schema_of};

@@ -52,8 +52,6 @@ pub(crate) struct Field {
     pub(crate) merge_key: Option<String>,
     /// Strategic merge: list items merge by key or, for scalars, by value.
     pub(crate) merges: bool,
-    /// Strategic merge: only the keys that the patch lists are kept.
-    pub(crate) retains_keys: bool,
 }
 
 #[derive(Debug)]
@@ -67,6 +65,7 @@ struct Table {
     kinds: HashMap<(String, String), TypeRef>,
     types: Vec<Type>,
     schemas: serde_json::Map<String, Value>,
+    object_meta: TypeRef,
 }
 
 impl TypeRef {
@@ -100,6 +99,11 @@ pub(crate) fn lookup(api_version: &str, kind: &str) -> Option<TypeRef> {
         .kinds
         .get(&(api_version.to_owned(), kind.to_owned()))
         .copied()
+}
+
+/// The type of every object's `metadata`.
+pub(super) fn object_meta() -> TypeRef {
+    TABLE.object_meta
 }
 
 /// The schema of a type by its full name, references given as bare names.
@@ -141,10 +145,15 @@ impl Table {
                 Some(((text(0)?.to_owned(), text(1)?.to_owned()), TypeRef(index)))
             })
             .collect();
+        let object_meta = indexes
+            .get("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
+            .map(|index| TypeRef(*index))
+            .expect("every kind of the table has metadata");
         Self {
             kinds,
             types,
             schemas,
+            object_meta,
         }
     }
 }
@@ -172,7 +181,6 @@ fn read_fields(
                     .as_str()
                     .map(str::to_owned),
                 merges: strategy.split(',').any(|part| part == "merge"),
-                retains_keys: strategy.split(',').any(|part| part == "retainKeys"),
             };
             (name.clone(), field)
         })
@@ -295,7 +303,10 @@ mod tests {
         assert!(containers.merges);
         assert_eq!(spec.short_name(), "PodSpec");
         assert!(!spec.field("tolerations").unwrap().merges);
-        assert!(spec.field("volumes").unwrap().retains_keys);
+        assert_eq!(
+            spec.field("volumes").unwrap().merge_key.as_deref(),
+            Some("name")
+        );
         let Shape::Object(meta) = pod.field("metadata").unwrap().shape else {
             panic!()
         };

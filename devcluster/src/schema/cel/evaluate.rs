@@ -1,5 +1,7 @@
 //! Evaluation of compiled rules on an object.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use kube_cel::cel::{ExecutionError, Program, Value as CelValue};
 use serde_json::Value;
 
@@ -251,6 +253,14 @@ fn run(
         if let Some(old) = old_self {
             context.add_variable_from_value("oldSelf", old);
         }
-        program.execute(&context).map_err(Box::new)
+        // The library computes with times that can overflow, which ends in a panic there.
+        let result = catch_unwind(AssertUnwindSafe(|| program.execute(&context)));
+        match result {
+            Ok(result) => result.map_err(Box::new),
+            Err(_) => Err(Box::new(ExecutionError::function_error(
+                "rule",
+                "range error",
+            ))),
+        }
     })
 }
