@@ -93,9 +93,9 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
 
     /// The id of a known key.
     pub(crate) fn find(&self, key: KeyRef<'_, K>) -> Option<KeyId> {
-        let same =
-            |id: &KeyId| self.slab.meta(*id).hash == key.hash() && self.slab.key(*id) == key.key();
-        self.table.find(key.hash(), same).copied()
+        self.table
+            .find(key.hash(), |id| self.slab.is(*id, key))
+            .copied()
     }
 
     /// Makes a key known. It has to get into a state before the lock is released.
@@ -112,18 +112,6 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
             Some(id) => (id, true),
             None => (self.learn(key.into_key(), hash), false),
         }
-    }
-
-    /// Merges a priority into what is pending of the key, and tells the line if that matters.
-    ///
-    /// `fresh` says that nothing was pending, so that there is nothing to merge with.
-    pub(crate) fn prioritise(&mut self, id: KeyId, priority: i32, fresh: bool) {
-        let meta = self.slab.meta_mut(id);
-        meta.priority = if fresh {
-            priority
-        } else {
-            meta.priority.max(priority)
-        };
     }
 
     /// Asks for a run of the key.

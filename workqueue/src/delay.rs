@@ -107,7 +107,7 @@ impl Wheel {
         let at = deadline.max(self.elapsed);
         let highest = 63_usize.saturating_sub((at ^ self.elapsed).leading_zeros() as usize);
         let level = highest / BITS;
-        let index = (at >> (BITS * level)) as usize % SLOTS;
+        let index = usize::try_from((at >> (BITS * level)) % SLOTS as u64).expect("below 64");
         while self.levels.len() <= level {
             self.levels.push([Slot::EMPTY; SLOTS]);
         }
@@ -149,12 +149,19 @@ impl Wheel {
     /// The first moment of a slot.
     fn start_of(&self, level: usize, index: usize) -> u64 {
         let shift = BITS * level;
-        let above = u64::MAX.checked_shl((shift + BITS) as u32).unwrap_or(0);
+        let above = if level + 1 < LEVELS {
+            u64::MAX << (shift + BITS)
+        } else {
+            0
+        };
         (self.elapsed & above) | ((index as u64) << shift)
     }
 
     /// A moment no later than the earliest deadline: when to look again. O(levels).
     pub(crate) fn next(&self) -> Option<u64> {
+        if self.len == 0 {
+            return None;
+        }
         if !self.spreading.is_empty() {
             return Some(self.elapsed);
         }

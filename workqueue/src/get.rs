@@ -53,7 +53,7 @@ impl<'a, K: QueueKey, O: Order<K>> Get<'a, K, O> {
                     fired,
                 } => {
                     self.leave(Leave::Served, fired > 0);
-                    return Poll::Ready(Some(Item::new(self.shared, shard, taken)));
+                    return Poll::Ready(Some(Item::new(self.shared, shard, &taken)));
                 }
                 Found::Ended => {
                     self.leave(Leave::Served, false);

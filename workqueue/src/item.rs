@@ -42,7 +42,7 @@ unsafe impl<K: QueueKey, O: Order<K>> Send for Item<K, O> {}
 unsafe impl<K: QueueKey, O: Order<K>> Sync for Item<K, O> {}
 
 impl<K: QueueKey, O: Order<K>> Item<K, O> {
-    pub(crate) fn new(shared: &Arc<Shared<K, O>>, shard: usize, taken: Taken<K>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared<K, O>>, shard: usize, taken: &Taken<K>) -> Self {
         Self {
             shared: Arc::clone(shared),
             key: taken.key,

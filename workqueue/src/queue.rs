@@ -29,8 +29,10 @@ pub struct WorkQueue<K: QueueKey, O: Order<K> = Fifo> {
     pub(crate) shared: Arc<Shared<K, O>>,
 }
 
+type LockedShard<K, O> = Mutex<Shard<K, O>>;
+
 pub(crate) struct Shared<K: QueueKey, O: Order<K>> {
-    shards: Box<[Padded<Mutex<Shard<K, O>>>]>,
+    shards: Box<[Padded<LockedShard<K, O>>]>,
     /// Where the next look for a key begins, if there are several shards.
     turn: Padded<AtomicUsize>,
     pub(crate) waiters: WaitList,
@@ -190,7 +192,7 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     /// Hands out a key if one is ready.
     pub fn try_get(&self) -> Option<Item<K, O>> {
         match self.shared.find(false) {
-            Found::Key { shard, taken, .. } => Some(Item::new(&self.shared, shard, taken)),
+            Found::Key { shard, taken, .. } => Some(Item::new(&self.shared, shard, &taken)),
             Found::Nothing { .. } | Found::Ended => None,
         }
     }
@@ -286,7 +288,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
         (hash >> 48) as usize & (self.shards.len() - 1)
     }
 
-    pub(crate) fn shard(&self, hash: u64) -> &Mutex<Shard<K, O>> {
+    pub(crate) fn shard(&self, hash: u64) -> &LockedShard<K, O> {
         &self.shards[self.shard_index(hash)].0
     }
 
@@ -312,7 +314,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
             if self.count_attempts {
                 counted = Flags::COUNTED;
             }
-            if self.count_attempts && self.shard(hash).lock().count_failure(key, priority) {
+            if self.count_attempts && self.count_failure(key, priority) {
                 if wait.is_none() {
                     return;
                 }
@@ -343,6 +345,12 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
         let mut shard = self.shard(hash).lock();
         let effects = shard.add_after(key, hash, priority, delay);
         self.settle(shard, effects);
+    }
+
+    fn count_failure(&self, key: KeyRef<'_, K>, priority: i32) -> bool {
+        self.shard(key.hash())
+            .lock()
+            .count_failure(key, priority, || self.now())
     }
 
     /// Releases a shard and tells the workers that wait what has changed in it.
@@ -458,7 +466,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
     }
 
     /// Locks a shard in which everything due is ready.
-    fn up_to_date<'a>(&self, shard: &'a Mutex<Shard<K, O>>) -> MutexGuard<'a, Shard<K, O>> {
+    fn up_to_date<'a>(&self, shard: &'a LockedShard<K, O>) -> MutexGuard<'a, Shard<K, O>> {
         loop {
             let mut guard = shard.lock();
             if guard.wheel.is_empty() {

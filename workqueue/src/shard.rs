@@ -56,7 +56,7 @@ pub(crate) struct Delay {
 }
 
 /// A key on its way to a worker.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Taken<K> {
     pub(crate) id: KeyId,
     /// Valid until `finish(id)`.
@@ -110,24 +110,18 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         let fired = self.catch_up(&now);
         let at = if self.timed() { now() } else { 0 };
         let (id, known) = self.core.intern(key, hash);
-        self.core.flags_mut(id).set(counted);
-        if known {
-            let flags = self.core.flags(id);
-            self.merge_priority(id, priority);
-            if flags.any(Flags::DELAYED) {
-                let waits = flags.any(Flags::BACKOFF) && !flags.any(Flags::WANTED);
-                if waits && self.rules.drop_if_waiting {
-                    return Effects {
-                        ready: fired,
-                        sooner: None,
-                    };
-                }
-                if self.rules.on_add == OnAdd::Supersede && !flags.any(Flags::REMINDER) {
-                    self.stop_waiting(id);
-                }
+        let flags = self.merge(id, known, priority, counted);
+        if flags.any(Flags::DELAYED) {
+            let waits = flags.any(Flags::BACKOFF) && !flags.any(Flags::WANTED);
+            if waits && self.rules.drop_if_waiting {
+                return Effects {
+                    ready: fired,
+                    sooner: None,
+                };
             }
-        } else {
-            self.core.prioritise(id, priority, true);
+            if self.rules.on_add == OnAdd::Supersede && !flags.any(Flags::REMINDER) {
+                self.stop_waiting(id);
+            }
         }
         let ready = fired + self.want(id, at);
         Effects {
@@ -146,19 +140,23 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         if next <= now { self.fire(now).0 } else { 0 }
     }
 
-    /// Merges the priority of an add into what is pending of a known key.
-    fn merge_priority(&mut self, id: KeyId, priority: i32) {
-        let flags = self.core.flags(id);
-        let before = self.core.slab.meta(id).priority;
-        let pending = flags.any(Flags::WANTED) || flags.any(Flags::DELAYED);
-        self.core.prioritise(id, priority, !pending);
-        let after = self.core.slab.meta(id).priority;
-        if flags.any(Flags::WANTED)
-            && before != after
-            && let Some(recorder) = &mut self.recorder
-        {
-            recorder.moved(before, after);
+    /// Merges the priority of an add into what is pending of the key, and sets `counted`. Returns
+    /// the key's states.
+    fn merge(&mut self, id: KeyId, known: bool, priority: i32, counted: Flags) -> Flags {
+        let meta = self.core.slab.meta_mut(id);
+        meta.flags.set(counted);
+        let flags = meta.flags;
+        if !known || !flags.any(Flags::PENDING) {
+            meta.priority = priority;
+        } else if meta.priority < priority {
+            let before = std::mem::replace(&mut meta.priority, priority);
+            if flags.any(Flags::WANTED)
+                && let Some(recorder) = &mut self.recorder
+            {
+                recorder.moved(before, priority);
+            }
         }
+        flags
     }
 
     /// Asks for a run. Returns how many keys can be taken because of that: 0 or 1.
@@ -191,16 +189,10 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         }
         let fired = self.catch_up(|| delay.now);
         let (id, known) = self.core.intern(key, hash);
-        self.core.flags_mut(id).set(delay.counted);
         if let Some(recorder) = &mut self.recorder {
             recorder.retried();
         }
-        if known {
-            self.merge_priority(id, priority);
-        } else {
-            self.core.prioritise(id, priority, true);
-        }
-        let flags = self.core.flags(id);
+        let flags = self.merge(id, known, priority, delay.counted);
         if flags.any(Flags::READY) {
             // The priority may have risen.
             self.core.want(id, delay.now);
@@ -262,17 +254,26 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
 
     /// Notes that a failure of the key is being counted. Returns whether one had been counted
     /// since the last run began; then the wait for it stands, with the higher priority.
-    pub(crate) fn count_failure(&mut self, key: KeyRef<'_, K>, priority: i32) -> bool {
+    pub(crate) fn count_failure(
+        &mut self,
+        key: KeyRef<'_, K>,
+        priority: i32,
+        now: impl Fn() -> u64,
+    ) -> bool {
         let Some(id) = self.core.find(key) else {
             return false;
         };
-        if !self.core.flags(id).any(Flags::COUNTED) {
-            self.core.flags_mut(id).set(Flags::COUNTED);
+        let flags = self.core.flags_mut(id);
+        if !flags.any(Flags::COUNTED) {
+            flags.set(Flags::COUNTED);
             return false;
         }
-        self.merge_priority(id, priority);
-        if self.core.flags(id).any(Flags::READY) {
-            self.core.want(id, 0);
+        if self
+            .merge(id, true, priority, Flags::COUNTED)
+            .any(Flags::READY)
+        {
+            let at = if self.timed() { now() } else { 0 };
+            self.core.want(id, at);
         }
         true
     }

@@ -13,7 +13,10 @@ use std::{
     ptr::NonNull,
 };
 
-use crate::list::{LinkStore, Links};
+use crate::{
+    key::KeyRef,
+    list::{LinkStore, Links},
+};
 
 /// Names a key inside its queue for as long as the queue knows the key.
 ///
@@ -87,6 +90,8 @@ impl Flags {
     /// The states that keep an entry alive.
     pub(crate) const ALIVE: Self =
         Self(Self::READY.0 | Self::RUNNING.0 | Self::DIRTY.0 | Self::DELAYED.0);
+    /// Asked for now or later: adds merge with what is there.
+    pub(crate) const PENDING: Self = Self(Self::READY.0 | Self::DIRTY.0 | Self::DELAYED.0);
     /// Asked for and not yet handed out.
     pub(crate) const WANTED: Self = Self(Self::READY.0 | Self::DIRTY.0);
     /// What goes with a deadline.
@@ -298,6 +303,19 @@ impl<K, S: Copy + Default> Slab<K, S> {
         #[expect(unsafe_code, reason = "entries have stable addresses; proof above")]
         unsafe {
             &mut (*entry).meta
+        }
+    }
+
+    /// Whether `id` is this key.
+    pub(crate) fn is(&self, id: KeyId, key: KeyRef<'_, K>) -> bool
+    where
+        K: Eq,
+    {
+        let entry = self.entry(id);
+        // SAFETY: as in `meta` and in `key`.
+        #[expect(unsafe_code, reason = "entries have stable addresses; proof above")]
+        unsafe {
+            (*entry).meta.hash == key.hash() && (*entry).key.assume_init_ref() == key.key()
         }
     }
 

@@ -214,13 +214,13 @@ mod tests {
             touch(key, 0);
         }
         assert_eq!(memory.len(), 10_000);
-        (0..200).for_each(|key| touch(key, 9));
-        for _ in 0..99 {
-            (0..200).for_each(|key| touch(key, 11));
+        (0..2000).for_each(|key| touch(key, 9));
+        for _ in 0..9 {
+            (0..2000).for_each(|key| touch(key, 11));
         }
-        assert_eq!(memory.len(), 200);
-        assert_eq!(memory.evicted(), 9_800);
-        assert_eq!(memory.read(KeyRef::from(&7)), Some(101));
+        assert_eq!(memory.len(), 2_000);
+        assert_eq!(memory.evicted(), 8_000);
+        assert_eq!(memory.read(KeyRef::from(&7)), Some(11));
         assert_eq!(memory.read(KeyRef::from(&7_000)), None);
     }
 
