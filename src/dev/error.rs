@@ -21,7 +21,7 @@ pub enum Error {
     Log(#[source] tracing_subscriber::util::TryInitError),
     /// Signals cannot be caught.
     #[error("catch SIGINT and SIGTERM")]
-    Signals(#[from] controller::signals::Error),
+    Signals(#[source] Box<controller::signals::Error>),
     /// The embedded cluster did not start, or did not give what it must.
     #[error("embedded cluster")]
     Cluster(#[source] Box<devcluster::Error>),
@@ -36,18 +36,18 @@ pub enum Error {
     External(#[source] Box<devcluster::proxy::Error>),
     /// The kubeconfig of the embedded cluster gives no client.
     #[error("set up the client of the embedded cluster")]
-    Client(#[source] controller::informer::client::Error),
+    Client(#[source] Box<controller::informer::client::Error>),
     /// A manifest that the program carries cannot be read.
     #[error("read the manifest {name}")]
     Manifest {
         /// Which one.
         name: &'static str,
         /// The cause.
-        source: serde_saphyr::Error,
+        source: Box<serde_saphyr::Error>,
     },
     /// The CustomResourceDefinition cannot be written as YAML.
     #[error("write the CustomResourceDefinition")]
-    Crd(#[source] crate::api::CrdError),
+    Crd(#[source] Box<crate::api::CrdError>),
     /// The API server refused a request.
     #[error("{what}")]
     Api {
@@ -63,12 +63,12 @@ pub enum Error {
     #[error("the operator ended before it was asked to")]
     OperatorGone,
     /// What must come did not come.
-    #[error("{step}: not within {}s: {last}", .limit.as_secs())]
+    #[error("{step}: not within {seconds}s: {last}")]
     NotSo {
         /// The step that was to be proven.
         step: &'static str,
         /// How long it was waited for.
-        limit: Duration,
+        seconds: u64,
         /// What is missing.
         last: String,
     },
@@ -81,6 +81,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// A step that was not proven within its time.
+    pub(super) fn not_so(step: &'static str, limit: Duration, last: String) -> Self {
+        Self::NotSo {
+            step,
+            seconds: limit.as_secs(),
+            last,
+        }
+    }
+
     /// Wraps an answer of the API server.
     pub(super) fn api(what: impl Into<String>) -> impl FnOnce(kube_client::Error) -> Self {
         let what = what.into();

@@ -31,7 +31,7 @@ const OPERATOR_ROLE: &str = include_str!("../../manifests/base/rbac.yaml");
 
 /// What an administrator applies before the operator runs: CRD, namespace, account, role.
 pub(super) fn prerequisites() -> Result<Vec<Value>, Error> {
-    let crd = crate::api::crd_yaml().map_err(Error::Crd)?;
+    let crd = crate::api::crd_yaml().map_err(|error| Error::Crd(Box::new(error)))?;
     let mut objects = documents("crds/", &crd)?;
     objects.extend(documents(
         "manifests/base/namespace.yaml",
@@ -57,7 +57,10 @@ pub(super) fn sample(external: SocketAddr) -> Result<Vec<Value>, Error> {
 }
 
 fn documents(name: &'static str, text: &str) -> Result<Vec<Value>, Error> {
-    serde_saphyr::from_multiple(text).map_err(|source| Error::Manifest { name, source })
+    serde_saphyr::from_multiple(text).map_err(|source| Error::Manifest {
+        name,
+        source: Box::new(source),
+    })
 }
 
 /// Creates the object, or patches the one that is there to look like it.

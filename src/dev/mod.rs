@@ -61,7 +61,7 @@ pub struct Args {
 ///
 /// [`Error`]: something did not start, or with `--once` a step was not proven.
 pub async fn run(args: Args) -> Result<(), Error> {
-    let signals = Signals::install()?;
+    let signals = Signals::install().map_err(|error| Error::Signals(Box::new(error)))?;
     let folder = Folder::create(args.dir)?;
     folder.log_to_file(EnvFilter::new("info"))?;
     let mut console = Console::new();

@@ -80,10 +80,8 @@ async fn visit_through(stage: &Stage, console: &mut Console, member: &Member) ->
     let visit = visited
         .await
         .unwrap_or_else(|_| Err("no answer".to_owned()))
-        .map_err(|problem| Error::NotSo {
-            step,
-            limit: VISIT_LIMIT,
-            last: format!("{}: {problem}", member.name()),
+        .map_err(|problem| {
+            Error::not_so(step, VISIT_LIMIT, format!("{}: {problem}", member.name()))
         })?;
     console.line(&format!("         {:<16} {}", member.name(), visit.line()))?;
     Ok(())
@@ -164,11 +162,11 @@ async fn delete(stage: &mut Stage, console: &mut Console) -> Result<(), Error> {
         .await?;
     let serving = stage.n_serving();
     if serving > 0 {
-        return Err(Error::NotSo {
-            step: "nothing of the fleet is left",
-            limit: DELETE_LIMIT,
-            last: format!("{serving} pods still serve"),
-        });
+        return Err(Error::not_so(
+            "nothing of the fleet is left",
+            DELETE_LIMIT,
+            format!("{serving} pods still serve"),
+        ));
     }
     console.timed(&format!("fleet is gone: {left}, {serving} proxies serving"))?;
     Ok(())

@@ -74,10 +74,12 @@ impl Stage {
             kubeconfig: Some(folder.kubeconfig()),
             context: None,
         };
-        let config = load_config(&source).await.map_err(Error::Client)?;
+        let config = load_config(&source)
+            .await
+            .map_err(|error| Error::Client(Box::new(error)))?;
         let mut options = ClientOptions::default();
         USER_AGENT.clone_into(&mut options.user_agent);
-        let client = connect(config, options).map_err(Error::Client)?;
+        let client = connect(config, options).map_err(|error| Error::Client(Box::new(error)))?;
         console.timed(&format!(
             "cluster at {} with nodes {}; echo server at {}",
             cluster.url(),
@@ -108,7 +110,7 @@ impl Stage {
         })
         .await?;
         console.timed("CRD proxies.crawl.proxyoperator.dev applied and served")?;
-        self.start_operator().await?;
+        self.start_operator()?;
         let seconds = |time: Duration| format!("{}s", time.as_secs());
         console.timed(&format!(
             "operator runs as system:serviceaccount:{OPERATOR}:{OPERATOR} with \
@@ -125,7 +127,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn start_operator(&mut self) -> Result<(), Error> {
+    fn start_operator(&mut self) -> Result<(), Error> {
         let token = self
             .cluster
             .service_account_token(OPERATOR, OPERATOR)
@@ -179,7 +181,7 @@ impl Stage {
             match looked {
                 Ok(value) => return Ok(value),
                 Err(last) if Instant::now() >= deadline => {
-                    return Err(Error::NotSo { step, limit, last });
+                    return Err(Error::not_so(step, limit, last));
                 }
                 Err(_) => sleep(LOOK).await,
             }
