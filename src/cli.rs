@@ -14,10 +14,10 @@ use controller::informer::client::ConfigSource;
 use k8s_openapi::jiff::SignedDuration;
 use tracing_subscriber::EnvFilter;
 
+use crate::Options;
 use crate::controller::Timing;
 use crate::provider::config::Providers;
 use crate::telemetry::{self, LogFormat};
-use crate::Options;
 
 /// Runs fleets of forward proxies on Kubernetes.
 #[derive(Debug, Parser)]
@@ -189,7 +189,10 @@ impl RunArgs {
             ));
         }
         Ok(Options {
-            cluster: ConfigSource { kubeconfig: self.kubeconfig, context: None },
+            cluster: ConfigSource {
+                kubeconfig: self.kubeconfig,
+                context: None,
+            },
             workers: usize::from(self.workers),
             timing: Timing {
                 provisioning_poll: times.provisioning_poll,
@@ -236,18 +239,21 @@ pub async fn execute(command: Command) -> Result<(), crate::Error> {
 /// Prints the CustomResourceDefinition.
 fn print_crd() -> Result<(), crate::Error> {
     let yaml = crate::api::crd_yaml().map_err(crate::Error::Crd)?;
-    std::io::stdout().write_all(yaml.as_bytes()).map_err(crate::Error::Stdout)
+    std::io::stdout()
+        .write_all(yaml.as_bytes())
+        .map_err(crate::Error::Stdout)
 }
 
-fn between(
-    least: &'static str,
-    most: &'static str,
-) -> impl TypedValueParser<Value = Duration> + Clone {
+fn between(least: &'static str, most: &'static str) -> impl TypedValueParser<Value = Duration> {
     clap::builder::StringValueParser::new().try_map(move |text| {
         let allowed = || format!("allowed is {least} to {most}, written as 500ms, 10s, 5m or 1h");
         let time = duration(&text).ok_or_else(allowed)?;
         let range = duration(least)..=duration(most);
-        if range.contains(&Some(time)) { Ok(time) } else { Err(allowed()) }
+        if range.contains(&Some(time)) {
+            Ok(time)
+        } else {
+            Err(allowed())
+        }
     })
 }
 
@@ -267,9 +273,11 @@ fn cluster_id(text: &str) -> Result<String, String> {
     {
         Ok(text.to_owned())
     } else {
-        Err("allowed are 1 to 63 of a-z, 0-9, - and _, beginning and ending with a letter or \
+        Err(
+            "allowed are 1 to 63 of a-z, 0-9, - and _, beginning and ending with a letter or \
              digit"
-            .to_owned())
+                .to_owned(),
+        )
     }
 }
 
@@ -317,15 +325,36 @@ mod tests {
         for (flags, parts) in [
             (&["--workers", "0"][..], &["--workers", "0", "1..=1000"][..]),
             (&["--workers", "many"], &["--workers", "many"]),
-            (&["--drift-poll", "7"], &["--drift-poll", "7", "100ms to 24h"]),
-            (&["--drift-poll=-1s"], &["--drift-poll", "-1s", "100ms to 24h"]),
-            (&["--requeue-now", "1h"], &["--requeue-now", "1h", "1ms to 10s"]),
+            (
+                &["--drift-poll", "7"],
+                &["--drift-poll", "7", "100ms to 24h"],
+            ),
+            (
+                &["--drift-poll=-1s"],
+                &["--drift-poll", "-1s", "100ms to 24h"],
+            ),
+            (
+                &["--requeue-now", "1h"],
+                &["--requeue-now", "1h", "1ms to 10s"],
+            ),
             (&["--cluster-id", "A"], &["--cluster-id", "A", "1 to 63"]),
-            (&["--log-format", "xml"], &["--log-format", "xml", "json", "text"]),
+            (
+                &["--log-format", "xml"],
+                &["--log-format", "xml", "json", "text"],
+            ),
             (&["--log", "a=b=c"], &["--log", "a=b=c", "info"]),
-            (&["--providers", "/none.yaml"], &["--providers", "/none.yaml"]),
-            (&["--crash-at", "CP11"], &["--crash-at", "CP11", "CP1 to CP10"]),
-            (&["--backoff-base", "10s", "--backoff-max", "1s"], &["--backoff-max", "1s", "10s"]),
+            (
+                &["--providers", "/none.yaml"],
+                &["--providers", "/none.yaml"],
+            ),
+            (
+                &["--crash-at", "CP11"],
+                &["--crash-at", "CP11", "CP1 to CP10"],
+            ),
+            (
+                &["--backoff-base", "10s", "--backoff-max", "1s"],
+                &["--backoff-max", "1s", "10s"],
+            ),
             (&["--wrkers", "1"], &["--wrkers", "--workers"]),
         ] {
             let error = run(flags).expect_err("a bad flag");
@@ -346,6 +375,26 @@ mod tests {
             let twin = format!("PXO_{}", long.to_uppercase().replace('-', "_"));
             let env = flag.get_env().and_then(|name| name.to_str());
             assert_eq!(env, Some(twin.as_str()), "--{long}");
+        }
+    }
+
+    #[test]
+    fn every_flag_of_run_is_explained_with_its_default_in_the_documentation() {
+        let text = include_str!("../docs/run.md");
+        let command = Args::command();
+        let run = command.find_subcommand("run").expect("there");
+        for flag in run.get_arguments().filter(|flag| flag.get_id() != "help") {
+            let long = flag.get_long().expect("only long flags");
+            let start = format!("| `--{long} ");
+            let line = text.lines().find(|line| line.starts_with(&start));
+            let line = line.unwrap_or_else(|| panic!("docs/run.md has no line for --{long}"));
+            for default in flag.get_default_values() {
+                let default = default.to_str().expect("text");
+                assert!(
+                    line.contains(&format!("| {default} |")),
+                    "--{long}: {default}: {line}"
+                );
+            }
         }
     }
 

@@ -1,6 +1,5 @@
 //! The id of the cluster that the operator serves.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,8 @@ use kube_client::{Api, Client};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::Refused;
+
 /// The namespace whose UID is a cluster's id unless one is given (G-06).
 const ID_NAMESPACE: &str = "kube-system";
 
@@ -16,20 +17,20 @@ const ID_NAMESPACE: &str = "kube-system";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The API server did not say what the cluster's id is.
-    #[error("no answer from the API server within {}s", .waited.as_secs())]
+    /// The API server could not be asked for the cluster's id.
+    #[error("the API server did not tell the cluster's id within {}s", .waited.as_secs())]
     Unreachable {
         /// How long it was tried.
         waited: Duration,
         /// The latest cause.
-        source: Box<kube_client::Error>,
+        source: Refused,
     },
     /// The operator may not read the namespace that gives the id.
     #[error(
         "namespace {ID_NAMESPACE} cannot be read, and its UID is the default cluster id; allow \
          `get` on it (as manifests/ does) or set --cluster-id"
     )]
-    NoClusterId(#[source] Box<kube_client::Error>),
+    NoClusterId(#[source] Refused),
 }
 
 /// Asks for the cluster's id, again and again with backoff until `patience` is over.
@@ -48,49 +49,32 @@ pub(crate) async fn id(
         let error = tokio::select! {
             answer = namespaces.get(ID_NAMESPACE) => match answer {
                 Ok(namespace) => return Ok(namespace.metadata.uid.map(Arc::from)),
-                Err(error) => error,
+                Err(error) => Refused::from(error),
             },
             () = stop.cancelled() => return Ok(None),
         };
-        if let kube_client::Error::Api(status) = &error
-            && (status.is_forbidden() || status.is_not_found())
-        {
-            return Err(Error::NoClusterId(Box::new(error)));
+        if error.is_forbidden() || error.is_not_found() {
+            return Err(Error::NoClusterId(error));
         }
-        let cause = Chain(&error).to_string();
+        let cause = error.to_string();
         if cause != last_cause {
-            tracing::warn!(error = cause, "no answer from the API server, trying again");
+            tracing::warn!(
+                error = cause,
+                "the API server does not tell the cluster's id, trying again"
+            );
             last_cause = cause;
         }
         let waited = start.elapsed();
         if waited >= patience {
-            return Err(Error::Unreachable { waited, source: Box::new(error) });
+            return Err(Error::Unreachable {
+                waited,
+                source: error,
+            });
         }
         tokio::select! {
             () = tokio::time::sleep(pause.min(patience - waited)) => {}
             () = stop.cancelled() => return Ok(None),
         }
         pause = (pause * 2).min(Duration::from_secs(10));
-    }
-}
-
-/// An error and its causes in one line.
-pub(crate) struct Chain<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = self.0.to_string();
-        f.write_str(&said)?;
-        let mut next = self.0.source();
-        while let Some(cause) = next {
-            let text = cause.to_string();
-            // Some errors repeat their cause.
-            if !said.contains(&text) {
-                write!(f, ": {text}")?;
-                said = text;
-            }
-            next = cause.source();
-        }
-        Ok(())
     }
 }

@@ -80,7 +80,10 @@ impl FromStr for Cp {
     type Err = Unknown;
 
     fn from_str(text: &str) -> Result<Self, Unknown> {
-        Cp::ALL.into_iter().find(|cp| cp.as_str().eq_ignore_ascii_case(text)).ok_or(Unknown)
+        Cp::ALL
+            .into_iter()
+            .find(|cp| cp.as_str().eq_ignore_ascii_case(text))
+            .ok_or(Unknown)
     }
 }
 

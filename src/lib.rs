@@ -44,11 +44,13 @@ pub mod crash;
 #[cfg(feature = "dev")]
 pub mod dev;
 pub mod provider;
+mod refused;
 pub mod telemetry;
 
 pub use ::controller::informer::client::ConfigSource;
 pub use cluster::Error as ClusterError;
 pub use controller::Timing;
+pub use refused::Refused;
 
 use ::controller::informer::client::{self, ClientOptions};
 use controller::{Operator, Parts};
@@ -160,8 +162,10 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         Some(id) => Some(Arc::from(id)),
         None => cluster::id(&client, options.sync_timeout, &stop).await?,
     };
-    let Some(cluster_id) = cluster_id else { return Ok(()) };
-    let default_image = options.default_proxy_image.map(Arc::from);
+    let Some(cluster_id) = cluster_id else {
+        return Ok(());
+    };
+    let default_image = options.default_proxy_image.as_deref();
     let providers = options.providers.build(&client, default_image);
     tracing::info!(server, cluster_id = &*cluster_id, "operator starts");
     let operator = Operator::build(Parts {
@@ -176,3 +180,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     operator.run(stop).await?;
     Ok(())
 }
+
+/// Compiles the code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -6,7 +6,7 @@
 //! ([`Redacted`](crate::provider::Redacted)) and cannot get here.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -41,10 +41,19 @@ pub struct Error(#[source] tracing_subscriber::util::TryInitError);
 ///
 /// If the process logs already.
 pub fn init(format: LogFormat, filter: EnvFilter) -> Result<(), Error> {
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
     match format {
         LogFormat::Json => {
-            builder.json().flatten_event(true).with_current_span(true).finish().try_init()
+            // The list of spans holds the current one, too.
+            builder
+                .json()
+                .flatten_event(true)
+                .with_current_span(false)
+                .finish()
+                .try_init()
         }
         LogFormat::Text => builder.finish().try_init(),
     }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use controller::MaybeConflict;
+use controller::retry::MaybeConflict as _;
 
 use super::inputs;
-use crate::provider;
+use crate::{Refused, provider};
 
 /// Why a pass over a Proxy failed; each is retried with backoff.
 #[derive(Debug, thiserror::Error)]
@@ -13,21 +13,21 @@ use crate::provider;
 pub enum Error {
     /// The cache was too old and the live read failed.
     #[error("read the Proxy from the API server")]
-    Read(#[source] Box<kube_client::Error>),
+    Read(#[source] Refused),
     /// A patch of the Proxy's metadata failed.
     #[error("patch the Proxy's {what}")]
     Metadata {
         /// What was to be written.
         what: &'static str,
         /// The cause.
-        source: Box<kube_client::Error>,
+        source: Refused,
     },
     /// A patch of the Proxy's finalizers failed.
     #[error(transparent)]
     Finalizer(#[from] controller::finalizer::Error),
     /// The patch of the Proxy's status failed.
     #[error("patch the Proxy's status")]
-    Status(#[source] Box<kube_client::Error>),
+    Status(#[source] Refused),
     /// M4: an input is missing or unusable.
     #[error(transparent)]
     Inputs(#[from] inputs::Error),
@@ -54,23 +54,15 @@ impl Error {
         }
     }
 
-    /// The object is gone from the API server.
-    #[must_use]
-    pub fn is_not_found(&self) -> bool {
-        let source = match self {
-            Self::Read(source) | Self::Status(source) | Self::Metadata { source, .. } => source,
-            Self::Finalizer(controller::finalizer::Error::Patch { source, .. }) => source,
-            _ => return false,
-        };
-        matches!(&**source, kube_client::Error::Api(status) if status.is_not_found())
-    }
-
-    /// The wait that a provider asked for.
+    /// The wait that a provider or the API server asked for.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Provider { source, .. } => source.retry_after(),
-            _ => None,
+            Self::Read(source) | Self::Status(source) | Self::Metadata { source, .. } => {
+                source.retry_after()
+            }
+            Self::Finalizer(_) | Self::Inputs(_) => None,
         }
     }
 }

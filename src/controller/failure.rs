@@ -26,7 +26,11 @@ pub(crate) enum Then {
 
 /// The verdict on an error of a create, get or delete for a Managed Proxy.
 pub(crate) fn verdict(error: &Error, is_running: bool) -> Verdict {
-    let failed = |reason, latch, next| Verdict { reason: Some(reason), latch, then: Then::Wait(next) };
+    let failed = |reason, latch, next| Verdict {
+        reason: Some(reason),
+        latch,
+        then: Then::Wait(next),
+    };
     match (error.class(), error.reason()) {
         (Class::QuotaExceeded, Reason::Capacity) => {
             failed(Word::CapacityExhausted, false, Next::Quota)
@@ -64,14 +68,34 @@ mod tests {
 
     #[test]
     fn r06_every_reason_has_its_verdict() {
-        let wait = |word, latch, next| Verdict { reason: Some(word), latch, then: Then::Wait(next) };
-        let backoff = Verdict { reason: Some(Word::ProviderError), latch: false, then: Then::Backoff };
+        let wait = |word, latch, next| Verdict {
+            reason: Some(word),
+            latch,
+            then: Then::Wait(next),
+        };
+        let backoff = Verdict {
+            reason: Some(Word::ProviderError),
+            latch: false,
+            then: Then::Backoff,
+        };
         for (reason, want) in [
             (Reason::Quota, wait(Word::QuotaExceeded, false, Next::Quota)),
-            (Reason::Capacity, wait(Word::CapacityExhausted, false, Next::Quota)),
-            (Reason::InvalidInput, wait(Word::PermanentError, true, Next::Event)),
-            (Reason::NameCollision, wait(Word::NameCollision, false, Next::Drift)),
-            (Reason::NotConfigured, wait(Word::ProviderNotConfigured, false, Next::Event)),
+            (
+                Reason::Capacity,
+                wait(Word::CapacityExhausted, false, Next::Quota),
+            ),
+            (
+                Reason::InvalidInput,
+                wait(Word::PermanentError, true, Next::Event),
+            ),
+            (
+                Reason::NameCollision,
+                wait(Word::NameCollision, false, Next::Drift),
+            ),
+            (
+                Reason::NotConfigured,
+                wait(Word::ProviderNotConfigured, false, Next::Event),
+            ),
             (Reason::Credentials, backoff),
             (Reason::BeingDeleted, backoff),
             (Reason::Throttled, backoff),
@@ -79,7 +103,11 @@ mod tests {
             (Reason::Unavailable, backoff),
             (Reason::Gone, backoff),
         ] {
-            assert_eq!(verdict(&Error::new(reason, "text"), false), want, "{reason:?}");
+            assert_eq!(
+                verdict(&Error::new(reason, "text"), false),
+                want,
+                "{reason:?}"
+            );
         }
     }
 
@@ -104,7 +132,11 @@ mod tests {
             (Reason::Throttled, Word::Deleting),
             (Reason::Timeout, Word::Deleting),
         ] {
-            assert_eq!(deletion_reason(&Error::new(reason, "text")), want, "{reason:?}");
+            assert_eq!(
+                deletion_reason(&Error::new(reason, "text")),
+                want,
+                "{reason:?}"
+            );
         }
     }
 }

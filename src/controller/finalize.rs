@@ -30,7 +30,10 @@ pub(super) struct Refused {
 
 impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
-        Self::Provider { provider: refused.provider, source: refused.error }
+        Self::Provider {
+            provider: refused.provider,
+            source: refused.error,
+        }
     }
 }
 
@@ -105,14 +108,20 @@ impl ProxyReconciler {
                     crash::point(Cp::Cp7);
                 }
             }
-            return Ok(Released::Waiting(format!("{} is being deleted", instance.id)));
+            return Ok(Released::Waiting(format!(
+                "{} is being deleted",
+                instance.id
+            )));
         }
         Ok(Released::Gone)
     }
 
     /// X-02, S-02: the instance on record, or the one a crash kept off the record.
     async fn seek(&self, pass: &Pass<'_>, name: &str) -> Result<Option<Instance>, Refused> {
-        let refused = |error| Refused { provider: name.to_owned(), error };
+        let refused = |error| Refused {
+            provider: name.to_owned(),
+            error,
+        };
         let Some(provider) = self.providers.get(name) else {
             return Err(refused(provider::Error::new(
                 provider::Reason::NotConfigured,
@@ -122,7 +131,10 @@ impl ProxyReconciler {
         if pass.recorded().is_some() {
             self.look(pass, &**provider).await.map_err(refused)
         } else {
-            provider.find(&pass.owner(&self.cluster_id)).await.map_err(refused)
+            provider
+                .find(&pass.owner(&self.cluster_id))
+                .await
+                .map_err(refused)
         }
     }
 
@@ -132,11 +144,16 @@ impl ProxyReconciler {
         name: &str,
         instance: &Instance,
     ) -> Result<(), Refused> {
-        let Some(provider) = self.providers.get(name) else { return Ok(()) };
+        let Some(provider) = self.providers.get(name) else {
+            return Ok(());
+        };
         let owner = pass.owner(&self.cluster_id);
         provider
             .delete(&instance.id, &owner, &instance.incarnation)
             .await
-            .map_err(|error| Refused { provider: name.to_owned(), error })
+            .map_err(|error| Refused {
+                provider: name.to_owned(),
+                error,
+            })
     }
 }

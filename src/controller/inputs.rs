@@ -8,6 +8,7 @@ use kube_client::Api;
 use crate::api::conditions::Reason;
 use crate::api::{ProxySpec, hash};
 use crate::provider::{CloudInit, Credentials, Redacted, SecretKey};
+use crate::refused::describe;
 
 /// What a machine is made from besides the spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,10 +23,12 @@ impl Inputs {
         hash::spec_hash(
             spec,
             self.cloud_init.as_ref().map(|data| data.bytes.expose()),
-            self.credentials.as_ref().map(|credentials| hash::Credentials {
-                username: credentials.username.expose(),
-                password: credentials.password.expose(),
-            }),
+            self.credentials
+                .as_ref()
+                .map(|credentials| hash::Credentials {
+                    username: credentials.username.expose(),
+                    password: credentials.password.expose(),
+                }),
         )
     }
 }
@@ -35,10 +38,17 @@ impl Inputs {
 #[error("{of}: {fault}")]
 pub struct Error {
     of: Of,
-    fault: Fault,
+    fault: Box<Fault>,
 }
 
 impl Error {
+    fn new(of: Of, fault: Fault) -> Self {
+        Self {
+            of,
+            fault: Box::new(fault),
+        }
+    }
+
     /// The reason that the condition gets.
     #[must_use]
     pub fn reason(&self) -> Reason {
@@ -81,7 +91,11 @@ enum Fault {
     #[error("key {} of Secret {} is not UTF-8", .0.key, .0.name)]
     NotUtf8(SecretKey),
     #[error("{len} bytes, and provider {provider} takes at most {limit}")]
-    TooLarge { len: usize, limit: usize, provider: String },
+    TooLarge {
+        len: usize,
+        limit: usize,
+        provider: String,
+    },
 }
 
 /// What the provider of a Proxy takes.
@@ -98,15 +112,19 @@ pub(crate) async fn resolve(
     limit: Limit<'_>,
 ) -> Result<Inputs, Error> {
     let mut read = BTreeMap::new();
-    if let Some(reference) = spec.cloud_init.as_ref().and_then(|data| data.secret_ref.as_ref()) {
+    if let Some(reference) = spec
+        .cloud_init
+        .as_ref()
+        .and_then(|data| data.secret_ref.as_ref())
+    {
         fetch(secrets, &reference.name, &mut read)
             .await
-            .map_err(|fault| Error { of: Of::CloudInit, fault })?;
+            .map_err(|fault| Error::new(Of::CloudInit, fault))?;
     }
     if let Some(auth) = &spec.auth {
         fetch(secrets, &auth.secret_ref.name, &mut read)
             .await
-            .map_err(|fault| Error { of: Of::Auth, fault })?;
+            .map_err(|fault| Error::new(Of::Auth, fault))?;
     }
     pick(spec, &read, limit)
 }
@@ -123,10 +141,7 @@ async fn fetch(
         kube_client::Error::Api(status) if status.is_not_found() => {
             Fault::NoSecret(name.to_owned())
         }
-        kube_client::Error::Api(status) => {
-            Fault::Unreadable(name.to_owned(), status.message.clone())
-        }
-        other => Fault::Unreadable(name.to_owned(), other.to_string()),
+        other => Fault::Unreadable(name.to_owned(), describe(&other)),
     })?;
     if secret.metadata.deletion_timestamp.is_some() {
         return Err(Fault::BeingDeleted(name.to_owned()));
@@ -141,11 +156,14 @@ fn pick(
     secrets: &BTreeMap<String, Secret>,
     limit: Limit<'_>,
 ) -> Result<Inputs, Error> {
-    let cloud_init = pick_cloud_init(spec, secrets, limit)
-        .map_err(|fault| Error { of: Of::CloudInit, fault })?;
+    let cloud_init =
+        pick_cloud_init(spec, secrets, limit).map_err(|fault| Error::new(Of::CloudInit, fault))?;
     let credentials =
-        pick_credentials(spec, secrets).map_err(|fault| Error { of: Of::Auth, fault })?;
-    Ok(Inputs { cloud_init, credentials })
+        pick_credentials(spec, secrets).map_err(|fault| Error::new(Of::Auth, fault))?;
+    Ok(Inputs {
+        cloud_init,
+        credentials,
+    })
 }
 
 fn pick_cloud_init(
@@ -153,11 +171,16 @@ fn pick_cloud_init(
     secrets: &BTreeMap<String, Secret>,
     limit: Limit<'_>,
 ) -> Result<Option<CloudInit>, Fault> {
-    let Some(wanted) = &spec.cloud_init else { return Ok(None) };
+    let Some(wanted) = &spec.cloud_init else {
+        return Ok(None);
+    };
     let (bytes, source) = match (&wanted.inline, &wanted.secret_ref) {
         (Some(inline), None) => (inline.clone().into_bytes(), None),
         (None, Some(reference)) => {
-            let source = SecretKey { name: reference.name.clone(), key: reference.key.clone() };
+            let source = SecretKey {
+                name: reference.name.clone(),
+                key: reference.key.clone(),
+            };
             let bytes = value(secrets, &source)?.to_vec();
             if std::str::from_utf8(&bytes).is_err() {
                 return Err(Fault::NotUtf8(source));
@@ -173,15 +196,23 @@ fn pick_cloud_init(
             provider: limit.provider.to_owned(),
         });
     }
-    Ok(Some(CloudInit { bytes: Redacted::new(bytes), source }))
+    Ok(Some(CloudInit {
+        bytes: Redacted::new(bytes),
+        source,
+    }))
 }
 
 fn pick_credentials(
     spec: &ProxySpec,
     secrets: &BTreeMap<String, Secret>,
 ) -> Result<Option<Credentials>, Fault> {
-    let Some(auth) = &spec.auth else { return Ok(None) };
-    let of = |key: &str| SecretKey { name: auth.secret_ref.name.clone(), key: key.to_owned() };
+    let Some(auth) = &spec.auth else {
+        return Ok(None);
+    };
+    let of = |key: &str| SecretKey {
+        name: auth.secret_ref.name.clone(),
+        key: key.to_owned(),
+    };
     let username_source = of(&auth.secret_ref.username_key);
     let password_source = of(&auth.secret_ref.password_key);
     Ok(Some(Credentials {
@@ -192,17 +223,20 @@ fn pick_credentials(
     }))
 }
 
-fn value<'a>(
-    secrets: &'a BTreeMap<String, Secret>,
-    source: &SecretKey,
-) -> Result<&'a [u8], Fault> {
-    let secret = secrets.get(&source.name).ok_or_else(|| Fault::NoSecret(source.name.clone()))?;
+fn value<'a>(secrets: &'a BTreeMap<String, Secret>, source: &SecretKey) -> Result<&'a [u8], Fault> {
+    let secret = secrets
+        .get(&source.name)
+        .ok_or_else(|| Fault::NoSecret(source.name.clone()))?;
     let value = secret
         .data
         .as_ref()
         .and_then(|data| data.get(&source.key))
         .ok_or_else(|| Fault::NoKey(source.clone()))?;
-    if value.0.is_empty() { Err(Fault::Empty(source.clone())) } else { Ok(&value.0) }
+    if value.0.is_empty() {
+        Err(Fault::Empty(source.clone()))
+    } else {
+        Ok(&value.0)
+    }
 }
 
 #[cfg(test)]
@@ -210,7 +244,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const LIMIT: Limit<'_> = Limit { provider: "kubernetes", cloud_init_bytes: 8 };
+    const LIMIT: Limit<'_> = Limit {
+        provider: "kubernetes",
+        cloud_init_bytes: 8,
+    };
 
     fn spec(value: serde_json::Value) -> ProxySpec {
         serde_json::from_value(value).expect("a spec")
@@ -226,16 +263,38 @@ mod tests {
 
     #[test]
     fn b09_every_fault_names_secret_and_key_and_never_content() {
-        let cloud_init = |name: &str, key: &str| {
-            json!({ "cloudInit": { "secretRef": { "name": name, "key": key } } })
-        };
+        let cloud_init = |name: &str, key: &str| json!({ "cloudInit": { "secretRef": { "name": name, "key": key } } });
         for (spec_json, want, reason) in [
-            (cloud_init("t", "user-data"), "Secret t does not exist", Reason::CloudInitError),
-            (cloud_init("s", "other"), "Secret s has no key other", Reason::CloudInitError),
-            (cloud_init("s", "empty"), "key empty of Secret s is empty", Reason::CloudInitError),
-            (cloud_init("s", "binary"), "key binary of Secret s is not UTF-8", Reason::CloudInitError),
-            (cloud_init("s", "long"), "9 bytes, and provider kubernetes takes at most 8", Reason::CloudInitError),
-            (json!({ "cloudInit": {} }), "exactly one of inline and secretRef", Reason::CloudInitError),
+            (
+                cloud_init("t", "user-data"),
+                "Secret t does not exist",
+                Reason::CloudInitError,
+            ),
+            (
+                cloud_init("s", "other"),
+                "Secret s has no key other",
+                Reason::CloudInitError,
+            ),
+            (
+                cloud_init("s", "empty"),
+                "key empty of Secret s is empty",
+                Reason::CloudInitError,
+            ),
+            (
+                cloud_init("s", "binary"),
+                "key binary of Secret s is not UTF-8",
+                Reason::CloudInitError,
+            ),
+            (
+                cloud_init("s", "long"),
+                "9 bytes, and provider kubernetes takes at most 8",
+                Reason::CloudInitError,
+            ),
+            (
+                json!({ "cloudInit": {} }),
+                "exactly one of inline and secretRef",
+                Reason::CloudInitError,
+            ),
             (
                 json!({ "auth": { "secretRef": { "name": "s", "usernameKey": "who" } } }),
                 "spec.auth: Secret s has no key who",
@@ -269,7 +328,9 @@ mod tests {
         let from_secret = spec(json!({ "cloudInit": { "secretRef": { "name": "s" } } }));
         let inline = spec(json!({ "cloudInit": { "inline": "hello" } }));
         let hash = |spec: &ProxySpec| {
-            pick(spec, &secrets(), LIMIT).expect("all there").spec_hash(spec)
+            pick(spec, &secrets(), LIMIT)
+                .expect("all there")
+                .spec_hash(spec)
         };
         assert_eq!(hash(&from_secret), hash(&inline));
     }

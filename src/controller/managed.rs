@@ -1,6 +1,9 @@
 //! `reconcile_managed`: the branches M1 to M10, in this order.
 
+use std::sync::Arc;
+
 use kube_client::Api;
+use kube_core::ResourceExt;
 
 use super::error::Error;
 use super::failure::{self, Then};
@@ -14,8 +17,6 @@ use crate::api::defaults::{managed_endpoint, resolved_machine, resolved_port};
 use crate::api::{Latch, RETRY_ANNOTATION, SpecHash, validation};
 use crate::crash::{self, Cp};
 use crate::provider::{self, CreateRequest, Creation, Instance, InstanceState, Provider};
-use kube_core::ResourceExt;
-use std::sync::Arc;
 
 /// A configured provider and the name it is configured under.
 #[derive(Clone, Copy)]
@@ -29,7 +30,8 @@ impl ProxyReconciler {
         //
         if plan::has_external_past(pass.draft.get()) {
             pass.draft.clear_endpoint();
-            pass.draft.not_provisioned(Reason::Provisioning, "was External before");
+            pass.draft
+                .not_provisioned(Reason::Provisioning, "was External before");
         }
         let proxy = Arc::clone(pass.base());
         match plan::gate(&proxy, |name| self.providers.get(name).is_some()) {
@@ -43,10 +45,8 @@ impl ProxyReconciler {
             Gate::Latched => return Ok(Next::Event),
             // M3
             Gate::NotConfigured(name) => {
-                pass.draft.not_provisioned(
-                    Reason::ProviderNotConfigured,
-                    self.not_configured(&name),
-                );
+                pass.draft
+                    .not_provisioned(Reason::ProviderNotConfigured, self.not_configured(&name));
                 return Ok(Next::Event);
             }
             Gate::Open => {}
@@ -73,7 +73,8 @@ impl ProxyReconciler {
         let inputs = match self.resolve_inputs(pass, wanted).await {
             Ok(inputs) => inputs,
             Err(fault) if pass.recorded().is_none() => {
-                pass.draft.not_provisioned(fault.reason(), fault.to_string());
+                pass.draft
+                    .not_provisioned(fault.reason(), fault.to_string());
                 return Err(fault.into());
             }
             // S-05: the instance serves on; what it should be is not known for now.
@@ -85,7 +86,12 @@ impl ProxyReconciler {
         };
         // M5
         let hash = inputs.spec_hash(&proxy.spec);
-        let step = plan::step(pass.draft.get(), pass.annotation(), wanted.name, Some(&hash));
+        let step = plan::step(
+            pass.draft.get(),
+            pass.annotation(),
+            wanted.name,
+            Some(&hash),
+        );
         match step {
             Step::Create => self.create(pass, wanted, inputs, &hash).await, // M6
             Step::Adopt => self.adopt(pass, owner, &hash).await,            // M7
@@ -122,7 +128,10 @@ impl ProxyReconciler {
         hash: &SpecHash,
     ) -> Result<Next, Error> {
         if plan::hold_of(pass.proxy()).is_some() {
-            pass.draft.block(Reason::Paused, "spec.paused is true: no instance is created");
+            pass.draft.block(
+                Reason::Paused,
+                "spec.paused is true: no instance is created",
+            );
             return Ok(Next::Event);
         }
         let spec = &pass.proxy().spec;
@@ -155,16 +164,19 @@ impl ProxyReconciler {
             if !plan::is_made_for(instance, hash) {
                 let drift = "made from an older spec, will be replaced";
                 pass.draft.out_of_sync(Reason::ReplacementDeferred, drift);
-                pass.draft.not_provisioned(Reason::Provisioning, adopted(instance));
+                pass.draft
+                    .not_provisioned(Reason::Provisioning, adopted(instance));
                 return Ok(Next::Now);
             }
             if instance.state == InstanceState::Running {
                 self.running(pass, instance, Reason::Adopted);
                 return Ok(Next::Drift);
             }
-            pass.draft.not_provisioned(Reason::Provisioning, adopted(instance));
+            pass.draft
+                .not_provisioned(Reason::Provisioning, adopted(instance));
         } else {
-            pass.draft.not_provisioned(Reason::Provisioning, starting(instance));
+            pass.draft
+                .not_provisioned(Reason::Provisioning, starting(instance));
         }
         Ok(Next::Provisioning)
     }
@@ -180,7 +192,9 @@ impl ProxyReconciler {
             Ok(seen) => seen,
             Err(error) => return self.provider_failure(pass, owner.name, error, Some(wanted)),
         };
-        let hash = seen.as_ref().map_or(wanted, |instance| plan::hash_of(instance, wanted));
+        let hash = seen
+            .as_ref()
+            .map_or(wanted, |instance| plan::hash_of(instance, wanted));
         pass.set_spec_hash(hash).await?;
         Ok(Next::Now)
     }
@@ -197,12 +211,16 @@ impl ProxyReconciler {
             Err(error) => return self.provider_failure(pass, owner.name, error, Some(wanted)),
         };
         let hold = plan::replacement_hold_of(pass.proxy());
-        match (plan::replacement(seen.as_ref(), pass.draft.get(), wanted, hold), seen) {
+        match (
+            plan::replacement(seen.as_ref(), pass.draft.get(), wanted, hold),
+            seen,
+        ) {
             (Replacement::TakeOver, Some(instance)) => {
                 self.take_over(pass, owner, &instance, wanted).await
             }
             (Replacement::AlreadyDeleting, Some(instance)) => {
-                pass.draft.not_provisioned(Reason::Replacing, going(&instance));
+                pass.draft
+                    .not_provisioned(Reason::Replacing, going(&instance));
                 pass.draft.drop_synced();
                 Ok(Next::Deletion)
             }
@@ -218,9 +236,10 @@ impl ProxyReconciler {
             (Replacement::Held(hold), Some(instance)) => {
                 let (reason, message) = match hold {
                     Hold::Paused => (Reason::Paused, "spec.paused is true: nothing is replaced"),
-                    Hold::Skipped => {
-                        (Reason::Skipped, "annotation skip-replacement: nothing is replaced")
-                    }
+                    Hold::Skipped => (
+                        Reason::Skipped,
+                        "annotation skip-replacement: nothing is replaced",
+                    ),
                 };
                 pass.draft.block(reason, message);
                 pass.draft.out_of_sync(Reason::ReplacementDeferred, message);
@@ -230,7 +249,8 @@ impl ProxyReconciler {
                 pass.set_spec_hash(wanted).await?;
                 crash::point(Cp::Cp6);
                 pass.draft.clear_instance();
-                pass.draft.not_provisioned(Reason::Replacing, "the old instance is gone");
+                pass.draft
+                    .not_provisioned(Reason::Replacing, "the old instance is gone");
                 Ok(Next::Now)
             }
         }
@@ -253,17 +273,19 @@ impl ProxyReconciler {
         let timeout = self.timing.provisioning_timeout;
         let observation =
             plan::observation(seen.as_ref(), pass.draft.get(), pass.draft.now(), timeout);
-        let Some(instance) = seen else {
-            tracing::warn!(uid = pass.uid(), "instance lost");
-            pass.draft.clear_instance();
-            pass.draft.not_provisioned(Reason::InstanceLost, "the instance is gone");
-            return Ok(Next::Now);
-        };
-        match observation {
-            Observation::Lost => Ok(Next::Now),
-            Observation::TakeOver => {
+        match (observation, seen) {
+            (Observation::Lost, _) | (_, None) => {
+                tracing::warn!(instance = pass.draft.get().provider_id, "instance lost");
+                pass.draft.clear_instance();
+                pass.draft
+                    .not_provisioned(Reason::InstanceLost, "the instance is gone");
+                Ok(Next::Now)
+            }
+            (Observation::TakeOver, Some(instance)) => {
                 // Whether it is the wanted one is for its own hash to say, in the next pass.
-                let annotation = pass.annotation().and_then(|text| text.parse::<SpecHash>().ok());
+                let annotation = pass
+                    .annotation()
+                    .and_then(|text| text.parse::<SpecHash>().ok());
                 match instance.spec_hash.clone().or(annotation) {
                     Some(hash) => self.take_over(pass, owner, &instance, &hash).await,
                     None => {
@@ -272,7 +294,7 @@ impl ProxyReconciler {
                     }
                 }
             }
-            Observation::AlreadyDeleting => {
+            (Observation::AlreadyDeleting, Some(instance)) => {
                 let reason = match pass.draft.provisioned_reason() {
                     Some(
                         reason @ (Reason::Replacing
@@ -284,11 +306,12 @@ impl ProxyReconciler {
                 pass.draft.not_provisioned(reason, going(&instance));
                 Ok(Next::Deletion)
             }
-            Observation::Provisioning => {
-                pass.draft.not_provisioned(Reason::Provisioning, starting(&instance));
+            (Observation::Provisioning, Some(instance)) => {
+                pass.draft
+                    .not_provisioned(Reason::Provisioning, starting(&instance));
                 Ok(Next::Provisioning)
             }
-            Observation::Running => {
+            (Observation::Running, Some(instance)) => {
                 let reason = match pass.draft.provisioned_reason() {
                     Some(Reason::Adopted) => Reason::Adopted,
                     _ => Reason::Created,
@@ -296,13 +319,15 @@ impl ProxyReconciler {
                 self.running(pass, &instance, reason);
                 Ok(Next::Drift)
             }
-            Observation::Stopped => {
+            (Observation::Stopped, Some(instance)) => {
                 let message = format!("the instance stopped; {}", going_or(&instance));
-                self.discard(pass, owner, &instance, Reason::InstanceStopped, message).await
+                self.discard(pass, owner, &instance, Reason::InstanceStopped, message)
+                    .await
             }
-            Observation::TimedOut => {
+            (Observation::TimedOut, Some(instance)) => {
                 let message = format!("not running in {timeout:?}; {}", going_or(&instance));
-                self.discard(pass, owner, &instance, Reason::ProvisioningTimeout, message).await
+                self.discard(pass, owner, &instance, Reason::ProvisioningTimeout, message)
+                    .await
             }
         }
     }
@@ -318,7 +343,10 @@ impl ProxyReconciler {
     ) -> Result<Next, Error> {
         pass.draft.not_provisioned(reason, message);
         if plan::hold_of(pass.proxy()).is_some() {
-            pass.draft.block(Reason::Paused, "spec.paused is true: the instance is not deleted");
+            pass.draft.block(
+                Reason::Paused,
+                "spec.paused is true: the instance is not deleted",
+            );
             return Ok(Next::Drift);
         }
         if let Err(error) = self.delete(pass, owner, instance).await {
@@ -334,7 +362,10 @@ impl ProxyReconciler {
         instance: &Instance,
     ) -> Result<(), provider::Error> {
         let proxy_owner = pass.owner(&self.cluster_id);
-        owner.provider.delete(&instance.id, &proxy_owner, &instance.incarnation).await?;
+        owner
+            .provider
+            .delete(&instance.id, &proxy_owner, &instance.incarnation)
+            .await?;
         crash::point(Cp::Cp7);
         Ok(())
     }
@@ -353,8 +384,9 @@ impl ProxyReconciler {
     }
 
     fn running(&self, pass: &mut Pass<'_>, instance: &Instance, reason: Reason) {
-        let endpoint =
-            instance.ip().map(|ip| managed_endpoint(&pass.proxy().spec, ip));
+        let endpoint = instance
+            .ip()
+            .map(|ip| managed_endpoint(&pass.proxy().spec, ip));
         if let Some(endpoint) = endpoint {
             pass.draft.endpoint(endpoint);
         }
@@ -371,7 +403,8 @@ impl ProxyReconciler {
     ) -> Result<Next, Error> {
         let verdict = failure::verdict(&error, pass.draft.is_provisioned());
         if let Some(reason) = verdict.reason {
-            pass.draft.not_provisioned(reason, format!("provider {provider}: {error}"));
+            pass.draft
+                .not_provisioned(reason, format!("provider {provider}: {error}"));
         }
         if verdict.latch {
             self.latch(pass, wanted);
@@ -381,7 +414,10 @@ impl ProxyReconciler {
                 tracing::warn!(provider, class = error.class().as_str(), %error, "provider refused");
                 Ok(next)
             }
-            Then::Backoff => Err(Error::Provider { provider: provider.to_owned(), source: error }),
+            Then::Backoff => Err(Error::Provider {
+                provider: provider.to_owned(),
+                source: error,
+            }),
         }
     }
 
@@ -403,13 +439,19 @@ impl ProxyReconciler {
                 self.not_configured(name),
             ),
         })?;
-        Ok(Named { name, provider: &**provider })
+        Ok(Named {
+            name,
+            provider: &**provider,
+        })
     }
 
     /// B08: what to write instead.
     pub(super) fn not_configured(&self, name: &str) -> String {
         let known: Vec<_> = self.providers.names().collect();
-        format!("provider {name:?} is not configured; configured are: {}", known.join(", "))
+        format!(
+            "provider {name:?} is not configured; configured are: {}",
+            known.join(", ")
+        )
     }
 }
 

@@ -49,9 +49,22 @@ impl<'a> Pass<'a> {
         now: Timestamp,
     ) -> Self {
         let deleting = base.metadata.deletion_timestamp.is_some();
-        let draft = Draft::new(base.status.as_ref(), base.metadata.generation, deleting, now);
+        let draft = Draft::new(
+            base.status.as_ref(),
+            base.metadata.generation,
+            deleting,
+            now,
+        );
         let newest = Arc::clone(&base);
-        Self { key, api, own_writes, base, newest, draft, created: false }
+        Self {
+            key,
+            api,
+            own_writes,
+            base,
+            newest,
+            draft,
+            created: false,
+        }
     }
 
     /// The copy that decisions rest on.
@@ -84,7 +97,12 @@ impl<'a> Pass<'a> {
 
     pub(crate) fn hint(&self) -> Hint {
         Hint {
-            incarnation: self.draft.get().instance_uid.as_deref().map(Incarnation::new),
+            incarnation: self
+                .draft
+                .get()
+                .instance_uid
+                .as_deref()
+                .map(Incarnation::new),
             was_running: self.draft.is_provisioned(),
         }
     }
@@ -123,7 +141,8 @@ impl<'a> Pass<'a> {
         if has_annotation {
             patch["metadata"]["annotations"] = json!({ SPEC_HASH_ANNOTATION: null });
         }
-        self.patch_metadata("finalizer and annotation", &patch).await
+        self.patch_metadata("finalizer and annotation", &patch)
+            .await
     }
 
     /// Writes the hash annotation, unless it says the same already.
@@ -148,7 +167,10 @@ impl<'a> Pass<'a> {
             .api
             .patch(&name, &params(), &Patch::Merge(patch))
             .await
-            .map_err(|source| Error::Metadata { what, source: Box::new(source) })?;
+            .map_err(|source| Error::Metadata {
+                what,
+                source: source.into(),
+            })?;
         self.wrote(patched);
         Ok(())
     }
@@ -164,7 +186,11 @@ impl<'a> Pass<'a> {
             return Ok(false);
         };
         let name = self.base.name_any();
-        match self.api.patch_status(&name, &params(), &Patch::Merge(&patch)).await {
+        match self
+            .api
+            .patch_status(&name, &params(), &Patch::Merge(&patch))
+            .await
+        {
             Ok(patched) => {
                 tracing::info!(
                     phase = wanted.phase.map(|phase| phase.as_str()),
@@ -177,7 +203,7 @@ impl<'a> Pass<'a> {
                 Ok(true)
             }
             Err(kube_client::Error::Api(status)) if status.is_not_found() => Ok(false),
-            Err(error) => Err(Error::Status(Box::new(error))),
+            Err(error) => Err(Error::Status(error.into())),
         }
     }
 
@@ -195,7 +221,9 @@ fn provisioned_reason(status: &crate::api::ProxyStatus) -> Option<Reason> {
 fn record(own_writes: &OwnWrites, key: &ObjectKey, patched: &Proxy) {
     let meta = &patched.metadata;
     if let (Some(uid), Some(version)) = (meta.uid.as_deref(), meta.resource_version.as_deref()) {
-        own_writes.store.wrote(key, uid, own_writes.proxies, version);
+        own_writes
+            .store
+            .wrote(key, uid, own_writes.proxies, version);
     }
 }
 

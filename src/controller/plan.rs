@@ -57,7 +57,10 @@ pub(crate) fn gate(proxy: &Proxy, is_configured: impl Fn(&str) -> bool) -> Gate 
     let status = status_of(proxy);
     let wanted = proxy.spec.provider.as_deref().unwrap_or_default();
     // A machine is looked after by the provider that made it (S-06).
-    let owner = status.provider.as_deref().filter(|_| status.provider_id.is_some());
+    let owner = status
+        .provider
+        .as_deref()
+        .filter(|_| status.provider_id.is_some());
     for name in [Some(wanted), owner].into_iter().flatten() {
         if !is_configured(name) {
             return Gate::NotConfigured(name.to_owned());
@@ -68,7 +71,9 @@ pub(crate) fn gate(proxy: &Proxy, is_configured: impl Fn(&str) -> bool) -> Gate 
 
 /// M2 looks at the generation alone.
 fn is_latched(proxy: &Proxy) -> bool {
-    let Some(generation) = proxy.metadata.generation else { return false };
+    let Some(generation) = proxy.metadata.generation else {
+        return false;
+    };
     proxy.status.as_ref().is_some_and(|status| {
         conditions::find(&status.conditions, ConditionType::Provisioned).is_some_and(|condition| {
             condition.status == "False"
@@ -101,12 +106,21 @@ pub(crate) fn step(
     if status.provider_id.is_none() {
         return Step::Create;
     }
-    let Some(wanted) = wanted else { return Step::Observe };
+    let Some(wanted) = wanted else {
+        return Step::Observe;
+    };
     // An instance at another provider is never the wanted one, whatever its hash says (S-06).
-    if status.provider.as_deref().is_some_and(|owner| owner != provider) {
+    if status
+        .provider
+        .as_deref()
+        .is_some_and(|owner| owner != provider)
+    {
         return Step::Replace;
     }
-    match annotation.filter(|text| !text.is_empty()).map(|text| wanted.compare(text)) {
+    match annotation
+        .filter(|text| !text.is_empty())
+        .map(|text| wanted.compare(text))
+    {
         // a hash of another version says nothing about the machine.
         None | Some(Comparison::OtherVersion) => Step::Adopt,
         Some(Comparison::Same) => Step::Observe,
@@ -128,7 +142,11 @@ pub(crate) fn hold_of(proxy: &Proxy) -> Option<Hold> {
 }
 
 pub(crate) fn replacement_hold_of(proxy: &Proxy) -> Option<Hold> {
-    let skipped = || proxy.annotations().contains_key(SKIP_REPLACEMENT_ANNOTATION);
+    let skipped = || {
+        proxy
+            .annotations()
+            .contains_key(SKIP_REPLACEMENT_ANNOTATION)
+    };
     hold_of(proxy).or_else(|| skipped().then_some(Hold::Skipped))
 }
 
@@ -153,7 +171,9 @@ pub(crate) fn replacement(
     wanted: &SpecHash,
     hold: Option<Hold>,
 ) -> Replacement {
-    let Some(instance) = seen else { return Replacement::Gone };
+    let Some(instance) = seen else {
+        return Replacement::Gone;
+    };
     if instance.deleting {
         return Replacement::AlreadyDeleting;
     }
@@ -188,7 +208,9 @@ pub(crate) fn observation(
     now: Timestamp,
     provisioning_timeout: Duration,
 ) -> Observation {
-    let Some(instance) = seen else { return Observation::Lost };
+    let Some(instance) = seen else {
+        return Observation::Lost;
+    };
     if instance.deleting {
         return Observation::AlreadyDeleting;
     }
@@ -199,7 +221,8 @@ pub(crate) fn observation(
         InstanceState::Running => Observation::Running,
         InstanceState::Stopped | InstanceState::Terminated => Observation::Stopped,
         InstanceState::Provisioning => {
-            let limit = SignedDuration::try_from(provisioning_timeout).unwrap_or(SignedDuration::MAX);
+            let limit =
+                SignedDuration::try_from(provisioning_timeout).unwrap_or(SignedDuration::MAX);
             match instance.created {
                 Some(created) if now.duration_since(created) > limit => Observation::TimedOut,
                 _ => Observation::Provisioning,
@@ -226,7 +249,10 @@ pub(crate) fn is_made_for(instance: &Instance, wanted: &SpecHash) -> bool {
 }
 
 fn is_recorded(instance: &Instance, status: &ProxyStatus) -> bool {
-    status.instance_uid.as_deref().is_none_or(|uid| uid == instance.incarnation.as_str())
+    status
+        .instance_uid
+        .as_deref()
+        .is_none_or(|uid| uid == instance.incarnation.as_str())
 }
 
 /// what a deletion needs no provider for.
@@ -251,7 +277,11 @@ pub(crate) fn deletion<'a>(
     if !has_finalizer(proxy) {
         return Deletion::NotOurs;
     }
-    if proxy.annotations().get(ABANDON_INSTANCE_ANNOTATION).is_some_and(|value| value == "true") {
+    if proxy
+        .annotations()
+        .get(ABANDON_INSTANCE_ANNOTATION)
+        .is_some_and(|value| value == "true")
+    {
         return Deletion::Abandon;
     }
     match owners(proxy, configured) {
@@ -278,7 +308,11 @@ pub(crate) fn owners<'a>(
 ) -> Result<Vec<String>, String> {
     let status = status_of(proxy);
     let mut configured = configured.into_iter();
-    match status.provider.as_deref().or(proxy.spec.provider.as_deref()) {
+    match status
+        .provider
+        .as_deref()
+        .or(proxy.spec.provider.as_deref())
+    {
         Some(name) if configured.any(|known| known == name) => Ok(vec![name.to_owned()]),
         Some(name) => Err(name.to_owned()),
         None => Ok(configured.map(str::to_owned).collect()),
@@ -309,9 +343,7 @@ pub(crate) fn release(seen: Option<&Instance>, hold: Option<Hold>) -> Release {
 
 /// E-02: a Managed past left something behind.
 pub(crate) fn has_managed_past(proxy: &Proxy) -> bool {
-    has_finalizer(proxy)
-        || status_of(proxy).provider_id.is_some()
-        || annotation_of(proxy).is_some()
+    has_finalizer(proxy) || status_of(proxy).provider_id.is_some() || annotation_of(proxy).is_some()
 }
 
 /// an External past left its endpoint in the status of a Managed Proxy.
@@ -325,7 +357,10 @@ pub(crate) fn has_finalizer(proxy: &Proxy) -> bool {
 }
 
 pub(crate) fn annotation_of(proxy: &Proxy) -> Option<&str> {
-    proxy.annotations().get(SPEC_HASH_ANNOTATION).map(String::as_str)
+    proxy
+        .annotations()
+        .get(SPEC_HASH_ANNOTATION)
+        .map(String::as_str)
 }
 
 fn status_of(proxy: &Proxy) -> &ProxyStatus {

@@ -35,7 +35,14 @@ fn provisioned(status: &str, reason: &str, generation: i64) -> Value {
 }
 
 fn hash(port: u16) -> SpecHash {
-    spec_hash(&ProxySpec { port: Some(port), ..ProxySpec::default() }, None, None)
+    spec_hash(
+        &ProxySpec {
+            port: Some(port),
+            ..ProxySpec::default()
+        },
+        None,
+        None,
+    )
 }
 
 fn instance(state: InstanceState, hash: &SpecHash) -> Instance {
@@ -100,7 +107,9 @@ fn m6_to_m9_follow_from_the_record_alone() {
     let none = ProxyStatus::default();
     let own = recorded("inc-1");
     let same = wanted.annotation();
-    let tagged = SpecHash::from_tag(&wanted.tag()).expect("a tag").annotation();
+    let tagged = SpecHash::from_tag(&wanted.tag())
+        .expect("a tag")
+        .annotation();
     let other = hash(2).annotation();
     let older = same.replace("v1:", "v0:");
     for (status, annotation, provider, inputs, want) in [
@@ -128,17 +137,35 @@ fn m8_kills_only_the_instance_on_record_made_from_other_inputs() {
     let (wanted, other) = (hash(1), hash(2));
     let old = instance(InstanceState::Running, &other);
     let new = instance(InstanceState::Running, &wanted);
-    let going = Instance { deleting: true, ..old.clone() };
+    let going = Instance {
+        deleting: true,
+        ..old.clone()
+    };
     let own = recorded("inc-1");
     let elsewhere = recorded("inc-0");
     for (seen, status, hold, want) in [
         (None, &own, None, Replacement::Gone),
         (None, &own, Some(Hold::Paused), Replacement::Gone),
         (Some(&old), &own, None, Replacement::Delete),
-        (Some(&old), &own, Some(Hold::Paused), Replacement::Held(Hold::Paused)),
-        (Some(&old), &own, Some(Hold::Skipped), Replacement::Held(Hold::Skipped)),
+        (
+            Some(&old),
+            &own,
+            Some(Hold::Paused),
+            Replacement::Held(Hold::Paused),
+        ),
+        (
+            Some(&old),
+            &own,
+            Some(Hold::Skipped),
+            Replacement::Held(Hold::Skipped),
+        ),
         (Some(&going), &own, None, Replacement::AlreadyDeleting),
-        (Some(&going), &own, Some(Hold::Paused), Replacement::AlreadyDeleting),
+        (
+            Some(&going),
+            &own,
+            Some(Hold::Paused),
+            Replacement::AlreadyDeleting,
+        ),
         (Some(&new), &own, None, Replacement::TakeOver),
         (Some(&old), &elsewhere, None, Replacement::TakeOver), // S-11
     ] {
@@ -158,18 +185,49 @@ fn m9_reads_the_instance() {
         instance.created = Timestamp::from_second(10_000 - age).ok();
         instance
     };
-    let going = Instance { deleting: true, ..at(InstanceState::Running, 1) };
+    let going = Instance {
+        deleting: true,
+        ..at(InstanceState::Running, 1)
+    };
     for (seen, status, want) in [
         (None, &own, Observation::Lost),
         (Some(going), &own, Observation::AlreadyDeleting),
-        (Some(at(InstanceState::Running, 9_999)), &own, Observation::Running),
-        (Some(at(InstanceState::Provisioning, 900)), &own, Observation::Provisioning),
-        (Some(at(InstanceState::Provisioning, 901)), &own, Observation::TimedOut),
-        (Some(at(InstanceState::Stopped, 1)), &own, Observation::Stopped),
-        (Some(at(InstanceState::Terminated, 1)), &own, Observation::Stopped),
-        (Some(at(InstanceState::Stopped, 1)), &elsewhere, Observation::TakeOver),
+        (
+            Some(at(InstanceState::Running, 9_999)),
+            &own,
+            Observation::Running,
+        ),
+        (
+            Some(at(InstanceState::Provisioning, 900)),
+            &own,
+            Observation::Provisioning,
+        ),
+        (
+            Some(at(InstanceState::Provisioning, 901)),
+            &own,
+            Observation::TimedOut,
+        ),
+        (
+            Some(at(InstanceState::Stopped, 1)),
+            &own,
+            Observation::Stopped,
+        ),
+        (
+            Some(at(InstanceState::Terminated, 1)),
+            &own,
+            Observation::Stopped,
+        ),
+        (
+            Some(at(InstanceState::Stopped, 1)),
+            &elsewhere,
+            Observation::TakeOver,
+        ),
     ] {
-        assert_eq!(observation(seen.as_ref(), status, now, POLL), want, "{seen:?}");
+        assert_eq!(
+            observation(seen.as_ref(), status, now, POLL),
+            want,
+            "{seen:?}"
+        );
     }
 }
 
@@ -178,7 +236,10 @@ fn s01_the_instances_own_hash_is_written_down() {
     let (wanted, other) = (hash(1), hash(2));
     let found = instance(InstanceState::Running, &other);
     assert_eq!(hash_of(&found, &wanted), &other);
-    let untagged = Instance { spec_hash: None, ..found };
+    let untagged = Instance {
+        spec_hash: None,
+        ..found
+    };
     assert_eq!(hash_of(&untagged, &wanted), &wanted);
 }
 
@@ -190,7 +251,8 @@ fn x01_to_x07_are_asked_in_this_order() {
     let hashed = json!({ "metadata": { "annotations": { SPEC_HASH_ANNOTATION: "v1:0" } } });
     let moved = json!({ "status": { "provider": "old", "providerID": "old://1" } });
     let external = json!({ "spec": { "mode": "External", "provider": null } });
-    let release = |names: &[&str]| Deletion::Release(names.iter().map(|n| (*n).to_owned()).collect());
+    let release =
+        |names: &[&str]| Deletion::Release(names.iter().map(|n| (*n).to_owned()).collect());
     let blocked = |name: &str| Deletion::NotConfigured(name.to_owned());
     for (changes, configured, want) in [
         (no_finalizer, &["fake"][..], Deletion::NotOurs),
@@ -217,7 +279,10 @@ fn x07_only_the_value_true_abandons() {
 #[test]
 fn x02_to_x04_release_what_is_there_once() {
     let there = instance(InstanceState::Running, &hash(1));
-    let going = Instance { deleting: true, ..there.clone() };
+    let going = Instance {
+        deleting: true,
+        ..there.clone()
+    };
     for (seen, hold, want) in [
         (None, None, Release::Gone),
         (None, Some(Hold::Paused), Release::Gone),
@@ -241,5 +306,7 @@ fn e02_any_trace_of_a_managed_past_counts() {
     assert!(!with(json!({})));
     assert!(with(json!({ "metadata": { "finalizers": [FINALIZER] } })));
     assert!(with(json!({ "status": { "providerID": "fake://1" } })));
-    assert!(with(json!({ "metadata": { "annotations": { SPEC_HASH_ANNOTATION: "v1:0" } } })));
+    assert!(with(
+        json!({ "metadata": { "annotations": { SPEC_HASH_ANNOTATION: "v1:0" } } })
+    ));
 }

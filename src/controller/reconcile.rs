@@ -8,6 +8,7 @@ use controller::{Action, Context, ObjectKey, ReconcileError, Reconciler};
 use dashmap::DashMap;
 use k8s_openapi::jiff::Timestamp;
 use kube_client::Api;
+use tracing::Instrument as _;
 
 use super::error::Error;
 use super::pass::{OwnWrites, Pass};
@@ -52,20 +53,26 @@ impl Reconciler for ProxyReconciler {
         };
         let namespace = key.namespace().unwrap_or_default();
         let api = Api::namespaced(self.client.clone(), namespace);
-        tracing::debug!(
+        let span = tracing::info_span!(
+            "proxy.pass",
             proxy = %key,
             uid = proxy.metadata.uid,
             generation = proxy.metadata.generation,
-            attempt = ctx.attempt(),
-            "pass"
+            provider = proxy.spec.provider,
         );
         let mut pass = Pass::new(key, api, &self.own_writes, proxy, now());
-        let outcome = match plan::dispatch(pass.proxy()) {
-            Branch::Delete => self.reconcile_delete(&mut pass).await,
-            Branch::External => self.reconcile_external(&mut pass).await,
-            Branch::Managed => self.reconcile_managed(&mut pass).await,
-        };
-        self.finish(key, pass, outcome).await
+        async {
+            let branch = plan::dispatch(pass.proxy());
+            let outcome = match branch {
+                Branch::Delete => self.reconcile_delete(&mut pass).await,
+                Branch::External => self.reconcile_external(&mut pass).await,
+                Branch::Managed => self.reconcile_managed(&mut pass).await,
+            };
+            tracing::debug!(?branch, ?outcome, attempt = ctx.attempt(), "pass");
+            self.finish(key, pass, outcome).await
+        }
+        .instrument(span)
+        .await
     }
 }
 
@@ -90,7 +97,7 @@ impl ProxyReconciler {
                 match api.get_opt(key.name()).await {
                     Ok(Some(live)) => Ok(Copy::Good(Arc::new(live))),
                     Ok(None) => Ok(Copy::Gone),
-                    Err(error) => Err(Error::Read(Box::new(error))),
+                    Err(error) => Err(Error::Read(error.into())),
                 }
             }
         }
@@ -149,8 +156,13 @@ impl ProxyReconciler {
         pass: &Pass<'_>,
         provider: &dyn Provider,
     ) -> Result<Option<Instance>, provider::Error> {
-        let Some(id) = pass.recorded() else { return Ok(None) };
-        match provider.get(&id, &pass.owner(&self.cluster_id), &pass.hint()).await {
+        let Some(id) = pass.recorded() else {
+            return Ok(None);
+        };
+        match provider
+            .get(&id, &pass.owner(&self.cluster_id), &pass.hint())
+            .await
+        {
             Ok(instance) => Ok(Some(instance)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -165,7 +177,6 @@ fn failed(error: Error) -> ReconcileError {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "conditions and provider times are wall-clock times")]
 fn now() -> Timestamp {
     Timestamp::now()
 }

@@ -33,11 +33,22 @@ fn finalizers(proxy: &Proxy) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn t01_a_managed_proxy_comes_up_step_by_step() {
     let mut world = World::new(managed());
-    assert_eq!(world.ok().await, Action::Done, "M1: the event of the finalizer goes on");
+    assert_eq!(
+        world.ok().await,
+        Action::Done,
+        "M1: the event of the finalizer goes on"
+    );
     assert_eq!(finalizers(&world.proxy()), [FINALIZER]);
-    assert!(world.provider.take_calls().is_empty(), "nothing is made without the finalizer");
+    assert!(
+        world.provider.take_calls().is_empty(),
+        "nothing is made without the finalizer"
+    );
 
-    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::from_secs(10)), "M6");
+    assert_eq!(
+        world.ok().await,
+        Action::RequeueAfter(Duration::from_secs(10)),
+        "M6"
+    );
     assert_eq!(world.provider.take_calls(), ["create px-u1"]);
     assert_eq!(world.condition("Provisioned"), "False/Provisioning");
     assert_eq!(world.phase(), "Provisioning");
@@ -46,16 +57,33 @@ async fn t01_a_managed_proxy_comes_up_step_by_step() {
     assert_eq!(world.status("provider"), "fake");
     assert_eq!(world.proxy().status.expect("written").create_attempts, 1);
 
-    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::from_secs(10)), "M9");
+    assert_eq!(
+        world.ok().await,
+        Action::RequeueAfter(Duration::from_secs(10)),
+        "M9"
+    );
     world.provider.run(INSTANCE, "10.0.0.1");
-    let Action::RequeueAfter(wait) = world.ok().await else { panic!("polled") };
-    assert!((270.0..=330.0).contains(&wait.as_secs_f64()), "DRIFT_POLL: {wait:?}");
+    let Action::RequeueAfter(wait) = world.ok().await else {
+        panic!("polled")
+    };
+    assert!(
+        (270.0..=330.0).contains(&wait.as_secs_f64()),
+        "DRIFT_POLL: {wait:?}"
+    );
     assert_eq!(world.condition("Provisioned"), "True/Created");
     assert_eq!(world.condition("Synced"), "True/InSync");
     assert_eq!(world.condition("Healthy"), "Unknown/ProbingDisabled");
     assert_eq!(world.condition("Ready"), "True/Serving");
-    assert_eq!((world.phase().as_str(), world.status("ip").as_str()), ("Ready", "10.0.0.1"));
-    let endpoint = world.proxy().status.expect("written").endpoint.expect("resolved");
+    assert_eq!(
+        (world.phase().as_str(), world.status("ip").as_str()),
+        ("Ready", "10.0.0.1")
+    );
+    let endpoint = world
+        .proxy()
+        .status
+        .expect("written")
+        .endpoint
+        .expect("resolved");
     assert_eq!((endpoint.host.as_str(), endpoint.port), ("10.0.0.1", 3128));
 }
 
@@ -65,7 +93,10 @@ async fn r05_a_settled_proxy_costs_one_look_and_no_write() {
     for _ in 0..3 {
         world.ok().await;
     }
-    assert_eq!(world.provider.take_calls(), ["get px-u1", "get px-u1", "get px-u1"]);
+    assert_eq!(
+        world.provider.take_calls(),
+        ["get px-u1", "get px-u1", "get px-u1"]
+    );
     assert!(world.server.take_writes().is_empty());
 }
 
@@ -85,7 +116,10 @@ async fn t02_an_external_proxy_needs_no_provider_and_no_finalizer() {
     let mut world = World::new(external());
     assert_eq!(world.ok().await, Action::Done);
     assert_eq!(world.condition("Provisioned"), "True/ExternalEndpoint");
-    assert_eq!((world.phase().as_str(), world.status("ip").as_str()), ("Ready", "proxy.example.com"));
+    assert_eq!(
+        (world.phase().as_str(), world.status("ip").as_str()),
+        ("Ready", "proxy.example.com")
+    );
     assert!(finalizers(&world.proxy()).is_empty());
     assert!(world.provider.take_calls().is_empty());
     world.server.take_writes();
@@ -97,30 +131,56 @@ async fn t02_an_external_proxy_needs_no_provider_and_no_finalizer() {
 async fn t03_the_instance_is_gone_before_the_object_is() {
     let mut world = settled(managed()).await;
     world.server.delete(PATH);
-    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::from_secs(10)));
+    assert_eq!(
+        world.ok().await,
+        Action::RequeueAfter(Duration::from_secs(10))
+    );
     assert_eq!(world.provider.take_calls(), ["get px-u1", "delete px-u1"]);
     assert_eq!(world.condition("Provisioned"), "False/Deleting");
     assert_eq!(world.phase(), "Deleting");
 
     world.ok().await;
-    assert_eq!(world.provider.take_calls(), ["get px-u1"], "X-04: no second delete");
+    assert_eq!(
+        world.provider.take_calls(),
+        ["get px-u1"],
+        "X-04: no second delete"
+    );
     world.provider.vanish(INSTANCE);
     assert_eq!(world.ok().await, Action::Done, "X-03");
     assert!(world.server.get(PATH).is_none());
-    assert_eq!(world.ok().await, Action::Done, "a key without an object is done");
+    assert_eq!(
+        world.ok().await,
+        Action::Done,
+        "a key without an object is done"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn t05_an_edit_of_the_machine_replaces_the_instance_under_the_same_name() {
     let mut world = settled(managed()).await;
     let before = world.proxy().metadata.annotations.expect("stamped")[SPEC_HASH_ANNOTATION].clone();
-    world.server.edit(PATH, &json!({ "spec": { "machine": { "size": "big" } } }));
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "machine": { "size": "big" } } }));
     world.ok().await;
-    assert_eq!(world.provider.take_calls(), ["get px-u1", "delete px-u1"], "M8");
-    assert_eq!((world.condition("Provisioned").as_str(), world.phase().as_str()), ("False/Replacing", "Replacing"));
+    assert_eq!(
+        world.provider.take_calls(),
+        ["get px-u1", "delete px-u1"],
+        "M8"
+    );
+    assert_eq!(
+        (
+            world.condition("Provisioned").as_str(),
+            world.phase().as_str()
+        ),
+        ("False/Replacing", "Replacing")
+    );
     assert!(world.run().await);
     assert_eq!(world.status("instanceUID"), "inc-2");
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 2));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
     let after = world.proxy().metadata.annotations.expect("stamped")[SPEC_HASH_ANNOTATION].clone();
     assert_ne!(before, after);
 }
@@ -128,11 +188,19 @@ async fn t05_an_edit_of_the_machine_replaces_the_instance_under_the_same_name() 
 #[tokio::test(start_paused = true)]
 async fn t06_what_is_not_in_the_hash_replaces_nothing() {
     let mut world = settled(managed()).await;
-    world.server.edit(PATH, &json!({ "spec": { "lease": { "weight": 7 }, "location": { "country": "CH" } } }));
-    world.server.edit(PATH, &json!({ "metadata": { "labels": { "a": "b" } } }));
+    world.server.edit(
+        PATH,
+        &json!({ "spec": { "lease": { "weight": 7 }, "location": { "country": "CH" } } }),
+    );
+    world
+        .server
+        .edit(PATH, &json!({ "metadata": { "labels": { "a": "b" } } }));
     assert!(world.run().await);
     assert_eq!(world.provider.made(), 1);
-    assert_eq!(world.proxy().status.expect("written").observed_generation, Some(2));
+    assert_eq!(
+        world.proxy().status.expect("written").observed_generation,
+        Some(2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +212,10 @@ async fn t07_only_other_bytes_in_the_secret_replace_the_instance() {
     world.server.take_writes();
     world.put_secret("b25l");
     assert!(world.run().await);
-    assert_eq!((world.provider.made(), world.server.take_writes().len()), (1, 0));
+    assert_eq!(
+        (world.provider.made(), world.server.take_writes().len()),
+        (1, 0)
+    );
     world.put_secret("dHdv");
     assert!(world.run().await);
     assert_eq!(world.provider.made(), 2);
@@ -162,14 +233,27 @@ async fn t09_from_managed_to_external_and_back() {
     assert_eq!(world.condition("Synced"), "True/InSync");
     assert_eq!(world.status("providerID"), "");
     assert!(finalizers(&world.proxy()).is_empty());
-    assert!(!world.proxy().metadata.annotations.unwrap_or_default().contains_key(SPEC_HASH_ANNOTATION));
+    assert!(
+        !world
+            .proxy()
+            .metadata
+            .annotations
+            .unwrap_or_default()
+            .contains_key(SPEC_HASH_ANNOTATION)
+    );
 
-    world.server.edit(PATH, &json!({ "spec": { "mode": "Managed", "provider": "fake", "endpoint": null } }));
+    world.server.edit(
+        PATH,
+        &json!({ "spec": { "mode": "Managed", "provider": "fake", "endpoint": null } }),
+    );
     world.ok().await;
     assert_eq!(world.condition("Provisioned"), "False/Provisioning", "R-12");
     assert_eq!(world.status("ip"), "");
     assert!(world.run().await);
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 2));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +261,9 @@ async fn s06_another_provider_by_way_of_external_strands_nothing() {
     let mut world = World::new(managed());
     world.configure(&["fake", "next"]);
     assert!(world.run().await);
-    world.server.edit(PATH, &json!({ "spec": { "provider": "next" } }));
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "provider": "next" } }));
     assert!(world.run().await);
     assert_eq!(world.status("provider"), "next");
     assert_eq!(world.provider.made(), 2);
@@ -191,25 +277,47 @@ async fn t11_a_paused_proxy_is_not_touched_and_goes_on_later() {
     assert_eq!(world.condition("ReplacementBlocked"), "True/Paused");
     assert_eq!(world.provider.made(), 0);
 
-    world.server.edit(PATH, &json!({ "spec": { "paused": false } }));
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "paused": false } }));
     assert!(world.run().await);
-    assert_eq!((world.phase().as_str(), world.condition("ReplacementBlocked").as_str()), ("Ready", ""));
+    assert_eq!(
+        (
+            world.phase().as_str(),
+            world.condition("ReplacementBlocked").as_str()
+        ),
+        ("Ready", "")
+    );
 
-    world.server.edit(PATH, &json!({ "spec": { "paused": true, "port": 9 } }));
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "paused": true, "port": 9 } }));
     assert!(world.run().await);
     assert_eq!(world.condition("Synced"), "False/ReplacementDeferred");
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 1));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 1)
+    );
 
-    world.provider.change(INSTANCE, |instance| instance.state = InstanceState::Stopped);
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.state = InstanceState::Stopped);
     world.provider.take_calls();
     world.ok().await;
     assert_eq!(world.provider.take_calls(), ["get px-u1"]);
     world.server.delete(PATH);
     world.ok().await;
     assert_eq!(world.condition("Provisioned"), "False/DeletionBlocked");
-    assert!(world.provider.see(INSTANCE).is_some_and(|instance| !instance.deleting));
+    assert!(
+        world
+            .provider
+            .see(INSTANCE)
+            .is_some_and(|instance| !instance.deleting)
+    );
 
-    world.server.edit(PATH, &json!({ "spec": { "paused": false } }));
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "paused": false } }));
     assert!(world.run().await);
     assert!(world.server.get(PATH).is_none() && world.provider.see(INSTANCE).is_none());
 }
@@ -218,22 +326,32 @@ async fn t11_a_paused_proxy_is_not_touched_and_goes_on_later() {
 async fn the_annotation_skip_replacement_defers_a_replacement() {
     let mut world = settled(managed()).await;
     let skip = json!({ "annotations": { SKIP_REPLACEMENT_ANNOTATION: "" } });
-    world.server.edit(PATH, &json!({ "metadata": skip, "spec": { "port": 9 } }));
+    world
+        .server
+        .edit(PATH, &json!({ "metadata": skip, "spec": { "port": 9 } }));
     assert!(world.run().await);
     assert_eq!(world.condition("ReplacementBlocked"), "True/Skipped");
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 1));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn t12_a_stopped_instance_is_deleted_and_made_again() {
     for state in [InstanceState::Stopped, InstanceState::Terminated] {
         let mut world = settled(managed()).await;
-        world.provider.change(INSTANCE, |instance| instance.state = state);
+        world
+            .provider
+            .change(INSTANCE, |instance| instance.state = state);
         world.ok().await;
         assert_eq!(world.provider.take_calls(), ["get px-u1", "delete px-u1"]);
         assert_eq!(world.condition("Provisioned"), "False/InstanceStopped");
         assert!(world.run().await);
-        assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 2));
+        assert_eq!(
+            (world.phase().as_str(), world.provider.made()),
+            ("Ready", 2)
+        );
     }
 }
 
@@ -241,11 +359,21 @@ async fn t12_a_stopped_instance_is_deleted_and_made_again() {
 async fn t13_an_instance_deleted_by_hand_is_made_again_exactly_once() {
     let mut world = settled(managed()).await;
     world.provider.vanish(INSTANCE);
-    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::from_millis(50)), "REQUEUE_NOW");
+    assert_eq!(
+        world.ok().await,
+        Action::RequeueAfter(Duration::from_millis(50)),
+        "REQUEUE_NOW"
+    );
     assert_eq!(world.condition("Provisioned"), "False/InstanceLost");
-    assert_eq!((world.status("ip"), world.status("providerID")), (String::new(), String::new()));
+    assert_eq!(
+        (world.status("ip"), world.status("providerID")),
+        (String::new(), String::new())
+    );
     assert!(world.run().await);
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 2));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,7 +382,9 @@ async fn t50_an_instance_that_never_comes_up_is_deleted() {
     world.ok().await;
     world.ok().await;
     let old = k8s_openapi::jiff::Timestamp::from_second(1_000).expect("in range");
-    world.provider.change(INSTANCE, |instance| instance.created = Some(old));
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.created = Some(old));
     world.provider.take_calls();
     world.ok().await;
     assert_eq!(world.condition("Provisioned"), "False/ProvisioningTimeout");
@@ -266,8 +396,18 @@ async fn m3_a_provider_that_nobody_configured_fails_the_proxy_until_the_operator
     let mut world = World::new(json!({ "provider": "gcp" }));
     world.ok().await;
     assert_eq!(world.ok().await, Action::Done);
-    assert_eq!((world.condition("Provisioned").as_str(), world.phase().as_str()), ("False/ProviderNotConfigured", "Failed"));
-    assert!(world.message().contains("gcp") && world.message().contains("fake"), "B08: {}", world.message());
+    assert_eq!(
+        (
+            world.condition("Provisioned").as_str(),
+            world.phase().as_str()
+        ),
+        ("False/ProviderNotConfigured", "Failed")
+    );
+    assert!(
+        world.message().contains("gcp") && world.message().contains("fake"),
+        "B08: {}",
+        world.message()
+    );
     world.configure(&["fake", "gcp"]);
     assert!(world.run().await, "S-04");
     assert_eq!(world.phase(), "Ready");
@@ -279,8 +419,17 @@ async fn m4_without_its_secret_a_new_proxy_waits_with_backoff() {
     let mut world = World::new(spec);
     world.ok().await;
     let error = world.pass().await.expect_err("there is no Secret");
-    assert!(error.to_string().contains("Secret boot does not exist"), "{error}");
-    assert_eq!((world.condition("Provisioned").as_str(), world.phase().as_str()), ("False/CloudInitError", "Pending"));
+    assert!(
+        error.to_string().contains("Secret boot does not exist"),
+        "{error}"
+    );
+    assert_eq!(
+        (
+            world.condition("Provisioned").as_str(),
+            world.phase().as_str()
+        ),
+        ("False/CloudInitError", "Pending")
+    );
     assert_eq!(world.provider.made(), 0);
     world.put_secret("b25l");
     assert!(world.run().await);
@@ -297,45 +446,93 @@ async fn s05_a_deleted_secret_takes_no_proxy_out_of_service() {
     world.provider.run(INSTANCE, "10.0.0.2");
     world.pass().await.expect_err("backoff");
     assert_eq!(world.condition("Synced"), "False/CloudInitError");
-    assert_eq!((world.phase().as_str(), world.status("ip").as_str()), ("Ready", "10.0.0.2"), "M9 goes on");
+    assert_eq!(
+        (world.phase().as_str(), world.status("ip").as_str()),
+        ("Ready", "10.0.0.2"),
+        "M9 goes on"
+    );
     world.put_secret("b25l");
     assert!(world.run().await);
-    assert_eq!((world.condition("Synced").as_str(), world.provider.made()), ("True/InSync", 1));
+    assert_eq!(
+        (world.condition("Synced").as_str(), world.provider.made()),
+        ("True/InSync", 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn m7_a_lost_annotation_is_written_again_from_the_instance() {
     let mut world = settled(managed()).await;
-    world.server.edit(PATH, &json!({ "metadata": { "annotations": null } }));
-    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::from_millis(50)));
+    world
+        .server
+        .edit(PATH, &json!({ "metadata": { "annotations": null } }));
+    assert_eq!(
+        world.ok().await,
+        Action::RequeueAfter(Duration::from_millis(50))
+    );
     world.ok().await;
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 1));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 1)
+    );
     // Lost together with an edit: the instance's own hash shows the drift.
-    world.server.edit(PATH, &json!({ "metadata": { "annotations": null }, "spec": { "port": 9 } }));
+    world.server.edit(
+        PATH,
+        &json!({ "metadata": { "annotations": null }, "spec": { "port": 9 } }),
+    );
     assert!(world.run().await);
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 2));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn r10_a_hash_of_another_version_is_written_anew_and_replaces_nothing() {
     let mut world = settled(managed()).await;
     let old = format!("v0:{}", "0".repeat(64));
-    world.server.edit(PATH, &json!({ "metadata": { "annotations": { SPEC_HASH_ANNOTATION: old } } }));
+    world.server.edit(
+        PATH,
+        &json!({ "metadata": { "annotations": { SPEC_HASH_ANNOTATION: old } } }),
+    );
     assert!(world.run().await);
     assert_eq!(world.provider.made(), 1);
-    assert!(world.proxy().metadata.annotations.expect("stamped")[SPEC_HASH_ANNOTATION].starts_with("v1:"));
+    assert!(
+        world.proxy().metadata.annotations.expect("stamped")[SPEC_HASH_ANNOTATION]
+            .starts_with("v1:")
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn r06_each_class_of_error_has_its_own_end() {
     for (reason, condition, phase, latched, wait) in [
-        (Reason::Quota, "False/QuotaExceeded", "Pending", false, Some(480..=720)),
-        (Reason::Capacity, "False/CapacityExhausted", "Pending", false, Some(480..=720)),
-        (Reason::InvalidInput, "False/PermanentError", "Failed", true, None),
+        (
+            Reason::Quota,
+            "False/QuotaExceeded",
+            "Pending",
+            false,
+            Some(480..=720),
+        ),
+        (
+            Reason::Capacity,
+            "False/CapacityExhausted",
+            "Pending",
+            false,
+            Some(480..=720),
+        ),
+        (
+            Reason::InvalidInput,
+            "False/PermanentError",
+            "Failed",
+            true,
+            None,
+        ),
     ] {
         let mut world = World::new(managed());
         world.ok().await;
-        world.provider.fault("create", Fault::Before(ProviderError::new(reason, "refused")));
+        world.provider.fault(
+            "create",
+            Fault::Before(ProviderError::new(reason, "refused")),
+        );
         match (world.ok().await, wait) {
             (Action::Done, None) => {}
             (Action::RequeueAfter(found), Some(range)) => {
@@ -343,12 +540,22 @@ async fn r06_each_class_of_error_has_its_own_end() {
             }
             other => panic!("{reason:?}: {other:?}"),
         }
-        assert_eq!((world.condition("Provisioned").as_str(), world.phase().as_str()), (condition, phase));
+        assert_eq!(
+            (
+                world.condition("Provisioned").as_str(),
+                world.phase().as_str()
+            ),
+            (condition, phase)
+        );
         assert!(world.message().contains("refused"));
         world.provider.take_calls();
         world.server.take_writes();
         world.ok().await;
-        assert_eq!(world.provider.take_calls().is_empty(), latched, "{reason:?}");
+        assert_eq!(
+            world.provider.take_calls().is_empty(),
+            latched,
+            "{reason:?}"
+        );
     }
 }
 
@@ -356,7 +563,10 @@ async fn r06_each_class_of_error_has_its_own_end() {
 async fn t39_a_permanent_error_is_silent_until_the_spec_changes() {
     let mut world = World::new(managed());
     world.ok().await;
-    world.provider.fault("create", Fault::Before(ProviderError::new(Reason::InvalidInput, "no")));
+    world.provider.fault(
+        "create",
+        Fault::Before(ProviderError::new(Reason::InvalidInput, "no")),
+    );
     world.ok().await;
     world.provider.take_calls();
     world.server.take_writes();
@@ -378,7 +588,13 @@ async fn t40_refused_credentials_latch_nothing_and_leave_running_proxies_in_serv
     world.ok().await;
     world.provider.fault("create", refused());
     world.pass().await.expect_err("backoff");
-    assert_eq!((world.condition("Provisioned").as_str(), world.phase().as_str()), ("False/ProviderError", "Pending"));
+    assert_eq!(
+        (
+            world.condition("Provisioned").as_str(),
+            world.phase().as_str()
+        ),
+        ("False/ProviderError", "Pending")
+    );
     assert!(world.run().await);
 
     world.provider.fault("get", refused());
@@ -392,25 +608,38 @@ async fn t40_refused_credentials_latch_nothing_and_leave_running_proxies_in_serv
 async fn t41_a_create_whose_answer_is_lost_leaves_one_instance() {
     let mut world = World::new(managed());
     world.ok().await;
-    world.provider.fault("create", Fault::After(ProviderError::new(Reason::Timeout, "late")));
+    world.provider.fault(
+        "create",
+        Fault::After(ProviderError::new(Reason::Timeout, "late")),
+    );
     world.pass().await.expect_err("backoff");
     world.provider.run(INSTANCE, "10.0.0.1");
     world.ok().await;
     assert_eq!(world.condition("Provisioned"), "True/Adopted", "S-01");
     assert_eq!(world.provider.made(), 1);
     world.ok().await;
-    assert_eq!(world.condition("Provisioned"), "True/Adopted", "and stays so");
+    assert_eq!(
+        world.condition("Provisioned"),
+        "True/Adopted",
+        "and stays so"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn s01_an_adopted_instance_of_older_inputs_is_replaced() {
     let mut world = World::new(managed());
     world.ok().await;
-    world.provider.fault("create", Fault::After(ProviderError::new(Reason::Timeout, "late")));
+    world.provider.fault(
+        "create",
+        Fault::After(ProviderError::new(Reason::Timeout, "late")),
+    );
     world.pass().await.expect_err("backoff");
     world.server.edit(PATH, &json!({ "spec": { "port": 9 } }));
     assert!(world.run().await);
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 2));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
     assert_eq!(world.status("instanceUID"), "inc-2");
 }
 
@@ -419,7 +648,10 @@ async fn t42_with_the_provider_down_the_finalizer_stays() {
     let mut world = settled(managed()).await;
     world.server.delete(PATH);
     for op in ["get", "delete"] {
-        world.provider.fault(op, Fault::Before(ProviderError::new(Reason::Unavailable, "down")));
+        world.provider.fault(
+            op,
+            Fault::Before(ProviderError::new(Reason::Unavailable, "down")),
+        );
         world.pass().await.expect_err("X-05: backoff");
         assert_eq!(finalizers(&world.proxy()), [FINALIZER]);
         assert_eq!(world.condition("Provisioned"), "False/Deleting");
@@ -432,7 +664,10 @@ async fn t42_with_the_provider_down_the_finalizer_stays() {
 async fn x06_refused_credentials_block_a_deletion() {
     let mut world = settled(managed()).await;
     world.server.delete(PATH);
-    world.provider.fault("get", Fault::Before(ProviderError::new(Reason::Credentials, "expired")));
+    world.provider.fault(
+        "get",
+        Fault::Before(ProviderError::new(Reason::Credentials, "expired")),
+    );
     world.pass().await.expect_err("backoff");
     assert_eq!(world.condition("Provisioned"), "False/DeletionBlocked");
     assert_eq!(finalizers(&world.proxy()), [FINALIZER]);
@@ -444,7 +679,10 @@ async fn t43_a_provider_removed_from_the_configuration_blocks_only_what_may_hold
     provisioned.configure(&["other"]);
     provisioned.server.delete(PATH);
     assert_eq!(provisioned.ok().await, Action::Done);
-    assert_eq!(provisioned.condition("Provisioned"), "False/DeletionBlocked");
+    assert_eq!(
+        provisioned.condition("Provisioned"),
+        "False/DeletionBlocked"
+    );
     assert_eq!(finalizers(&provisioned.proxy()), [FINALIZER]);
 
     let mut never = World::new(managed());
@@ -464,7 +702,12 @@ async fn t44_an_abandoned_instance_goes_on_running() {
     world.ok().await;
     assert!(world.server.get(PATH).is_none());
     assert!(world.provider.take_calls().is_empty());
-    assert!(world.provider.see(INSTANCE).is_some_and(|instance| !instance.deleting));
+    assert!(
+        world
+            .provider
+            .see(INSTANCE)
+            .is_some_and(|instance| !instance.deleting)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -473,11 +716,22 @@ async fn t45_a_stranger_under_the_name_is_left_alone() {
     world.provider.put_stranger(INSTANCE);
     world.ok().await;
     assert!(matches!(world.ok().await, Action::RequeueAfter(_)));
-    assert_eq!((world.condition("Provisioned").as_str(), world.phase().as_str()), ("False/NameCollision", "Failed"));
+    assert_eq!(
+        (
+            world.condition("Provisioned").as_str(),
+            world.phase().as_str()
+        ),
+        ("False/NameCollision", "Failed")
+    );
     world.server.delete(PATH);
     assert!(world.run().await);
     assert!(world.server.get(PATH).is_none());
-    assert!(world.provider.see(INSTANCE).is_some_and(|instance| !instance.deleting));
+    assert!(
+        world
+            .provider
+            .see(INSTANCE)
+            .is_some_and(|instance| !instance.deleting)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -486,7 +740,9 @@ async fn t46_a_create_waits_for_an_older_instance_to_go() {
     world.ok().await;
     let hash = crate::api::spec_hash(&world.proxy().spec, None, None);
     world.provider.put(&owner(UID), &hash);
-    world.provider.change(INSTANCE, |instance| instance.deleting = true);
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.deleting = true);
     world.pass().await.expect_err("backoff");
     world.provider.vanish(INSTANCE);
     assert!(world.run().await);
@@ -497,7 +753,10 @@ async fn t46_a_create_waits_for_an_older_instance_to_go() {
 async fn s02_a_deletion_finds_the_instance_that_a_crash_kept_off_the_record() {
     let mut world = World::new(managed());
     world.ok().await;
-    world.provider.fault("create", Fault::After(ProviderError::new(Reason::Timeout, "late")));
+    world.provider.fault(
+        "create",
+        Fault::After(ProviderError::new(Reason::Timeout, "late")),
+    );
     world.pass().await.expect_err("backoff");
     world.server.delete(PATH);
     world.provider.take_calls();
@@ -511,10 +770,18 @@ async fn s02_a_deletion_finds_the_instance_that_a_crash_kept_off_the_record() {
 async fn t35_an_old_view_of_the_annotation_does_not_kill_the_new_instance() {
     let mut world = settled(managed()).await;
     let old = format!("v1:{}", "0".repeat(64));
-    world.server.edit(PATH, &json!({ "metadata": { "annotations": { SPEC_HASH_ANNOTATION: old } } }));
+    world.server.edit(
+        PATH,
+        &json!({ "metadata": { "annotations": { SPEC_HASH_ANNOTATION: old } } }),
+    );
     assert!(world.run().await);
     assert_eq!(world.provider.made(), 1);
-    assert!(!world.provider.take_calls().contains(&"delete px-u1".to_owned()));
+    assert!(
+        !world
+            .provider
+            .take_calls()
+            .contains(&"delete px-u1".to_owned())
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -522,9 +789,15 @@ async fn s11_an_incarnation_that_is_not_on_record_is_taken_over() {
     let mut world = settled(managed()).await;
     let hash = crate::api::spec_hash(&world.proxy().spec, None, None);
     world.provider.put(&owner(UID), &hash);
-    world.provider.change(INSTANCE, |instance| instance.state = InstanceState::Stopped);
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.state = InstanceState::Stopped);
     world.ok().await;
-    assert_eq!(world.provider.take_calls(), ["get px-u1"], "no delete by an old view");
+    assert_eq!(
+        world.provider.take_calls(),
+        ["get px-u1"],
+        "no delete by an old view"
+    );
     assert_eq!(world.status("instanceUID"), "inc-2");
 }
 
@@ -533,19 +806,33 @@ async fn t32_a_cache_that_lags_causes_no_extra_call_and_is_passed_by_after_five_
     let mut world = World::new(managed());
     world.ok().await;
     world.freeze();
-    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::from_millis(50)), "M1 not seen");
+    assert_eq!(
+        world.ok().await,
+        Action::RequeueAfter(Duration::from_millis(50)),
+        "M1 not seen"
+    );
     assert!(world.provider.take_calls().is_empty());
     tokio::time::advance(Duration::from_secs(5)).await;
     world.ok().await;
-    assert_eq!(world.provider.take_calls(), ["create px-u1"], "by a live read");
+    assert_eq!(
+        world.provider.take_calls(),
+        ["create px-u1"],
+        "by a live read"
+    );
     world.server.take_writes();
     for _ in 0..5 {
-        assert_eq!(world.ok().await, Action::RequeueAfter(Duration::from_millis(50)));
+        assert_eq!(
+            world.ok().await,
+            Action::RequeueAfter(Duration::from_millis(50))
+        );
     }
     assert!(world.provider.take_calls().is_empty() && world.server.take_writes().is_empty());
     world.thaw();
     assert!(world.run().await);
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 1));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -571,7 +858,10 @@ async fn t36_with_every_second_patch_refused_it_still_comes_up() {
     let mut world = World::new(managed());
     world.server.refuse_every_second_patch();
     assert!(world.run().await);
-    assert_eq!((world.phase().as_str(), world.provider.made()), ("Ready", 1));
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -579,21 +869,39 @@ async fn steps_without_progress_are_slowed_down() {
     let mut world = settled(managed()).await;
     world.ok().await;
     world.freeze();
-    world.server.edit(PATH, &json!({ "metadata": { "labels": { "new": "copy" } } }));
+    world.server.edit(
+        PATH,
+        &json!({ "metadata": { "labels": { "new": "copy" } } }),
+    );
     world.provider.vanish(INSTANCE);
     for _ in 0..MAX_STEPS_IN_A_ROW {
-        assert_eq!(world.ok().await, Action::RequeueAfter(Duration::ZERO), "refused as a conflict");
+        assert_eq!(
+            world.ok().await,
+            Action::RequeueAfter(Duration::ZERO),
+            "refused as a conflict"
+        );
     }
     assert_eq!(world.ok().await, Action::Requeue, "with backoff");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_an_older_definition_let_in_is_reported_and_not_served_by_panic() {
-    let mut world = World::new(json!({ "provider": "fake", "endpoint": { "host": "h", "port": 1 } }));
+    let mut world =
+        World::new(json!({ "provider": "fake", "endpoint": { "host": "h", "port": 1 } }));
     world.ok().await;
     assert_eq!(world.ok().await, Action::Done);
-    assert_eq!((world.condition("Provisioned").as_str(), world.phase().as_str()), ("False/PermanentError", "Failed"));
-    assert!(world.message().contains("spec.endpoint"), "{}", world.message());
+    assert_eq!(
+        (
+            world.condition("Provisioned").as_str(),
+            world.phase().as_str()
+        ),
+        ("False/PermanentError", "Failed")
+    );
+    assert!(
+        world.message().contains("spec.endpoint"),
+        "{}",
+        world.message()
+    );
     let mut world = World::new(json!({ "mode": "External" }));
     world.ok().await;
     assert_eq!(world.phase(), "Failed");
@@ -632,7 +940,9 @@ async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance(
                     match meanwhile {
                         Meanwhile::Nothing => {}
                         Meanwhile::Edit if world.server.get(PATH).is_none() => {}
-                        Meanwhile::Edit => world.server.edit(PATH, &json!({ "spec": { "port": 9 } })),
+                        Meanwhile::Edit => {
+                            world.server.edit(PATH, &json!({ "spec": { "port": 9 } }))
+                        }
                         Meanwhile::Delete => world.server.delete(PATH),
                     }
                     world.restart();
@@ -645,11 +955,23 @@ async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance(
                     }
                     let instance = world.provider.see(INSTANCE).expect("one instance");
                     assert_eq!(world.phase(), "Ready", "{case}");
-                    assert_eq!(world.status("instanceUID"), instance.incarnation.as_str(), "{case}");
+                    assert_eq!(
+                        world.status("instanceUID"),
+                        instance.incarnation.as_str(),
+                        "{case}"
+                    );
                     let wanted = crate::api::spec_hash(&world.proxy().spec, None, None);
-                    assert!(plan::is_made_for(&instance, &wanted), "{case}: made for the spec");
-                    let most = 1 + u64::from(start == "replace") + u64::from(meanwhile == Meanwhile::Edit);
-                    assert!(world.provider.made() <= most, "{case}: made {}", world.provider.made());
+                    assert!(
+                        plan::is_made_for(&instance, &wanted),
+                        "{case}: made for the spec"
+                    );
+                    let most =
+                        1 + u64::from(start == "replace") + u64::from(meanwhile == Meanwhile::Edit);
+                    assert!(
+                        world.provider.made() <= most,
+                        "{case}: made {}",
+                        world.provider.made()
+                    );
                 }
                 if survived {
                     assert!(first > 2, "{start} has more than two effects");

@@ -26,7 +26,13 @@ impl Draft {
         now: Timestamp,
     ) -> Self {
         let status = status.cloned().unwrap_or_default();
-        Self { status, generation, deleting, now, blocked: None }
+        Self {
+            status,
+            generation,
+            deleting,
+            now,
+            blocked: None,
+        }
     }
 
     /// The status as drafted so far.
@@ -61,19 +67,39 @@ impl Draft {
     }
 
     pub(crate) fn provisioned(&mut self, reason: Reason, message: impl Into<String>) {
-        self.set(ConditionType::Provisioned, ConditionStatus::True, reason, message);
+        self.set(
+            ConditionType::Provisioned,
+            ConditionStatus::True,
+            reason,
+            message,
+        );
     }
 
     pub(crate) fn not_provisioned(&mut self, reason: Reason, message: impl Into<String>) {
-        self.set(ConditionType::Provisioned, ConditionStatus::False, reason, message);
+        self.set(
+            ConditionType::Provisioned,
+            ConditionStatus::False,
+            reason,
+            message,
+        );
     }
 
     pub(crate) fn in_sync(&mut self) {
-        self.set(ConditionType::Synced, ConditionStatus::True, Reason::InSync, "");
+        self.set(
+            ConditionType::Synced,
+            ConditionStatus::True,
+            Reason::InSync,
+            "",
+        );
     }
 
     pub(crate) fn out_of_sync(&mut self, reason: Reason, message: impl Into<String>) {
-        self.set(ConditionType::Synced, ConditionStatus::False, reason, message);
+        self.set(
+            ConditionType::Synced,
+            ConditionStatus::False,
+            reason,
+            message,
+        );
     }
 
     /// Says that the spec would have something go or come, and what holds it.
@@ -164,9 +190,8 @@ pub(crate) fn patch(
     wanted: &ProxyStatus,
     resource_version: Option<&str>,
 ) -> Option<Value> {
-    let plain = |status: &ProxyStatus| {
-        serde_json::to_value(status).expect("a status has string keys only")
-    };
+    let plain =
+        |status: &ProxyStatus| serde_json::to_value(status).expect("a status has string keys only");
     let base = base.map_or_else(|| json!({}), plain);
     let changed = merge_patch(&base, &plain(wanted))?;
     Some(json!({ "metadata": { "resourceVersion": resource_version }, "status": changed }))
@@ -177,8 +202,13 @@ fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
     if from == to {
         return None;
     }
-    let (Value::Object(from), Value::Object(to)) = (from, to) else { return Some(to.clone()) };
-    let gone = from.keys().filter(|key| !to.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let (Value::Object(from), Value::Object(to)) = (from, to) else {
+        return Some(to.clone());
+    };
+    let gone = from
+        .keys()
+        .filter(|key| !to.contains_key(*key))
+        .map(|key| (key.clone(), Value::Null));
     let changed = to.iter().filter_map(|(key, value)| {
         let patch = match from.get(key) {
             Some(old) => merge_patch(old, value)?,
@@ -219,7 +249,11 @@ mod tests {
             provider_id: Some("kubernetes://a/b".to_owned()),
             ..ProxyStatus::default()
         };
-        let wanted = ProxyStatus { ip: None, phase: Some(Phase::Ready), ..base.clone() };
+        let wanted = ProxyStatus {
+            ip: None,
+            phase: Some(Phase::Ready),
+            ..base.clone()
+        };
         let body = patch(Some(&base), &wanted, Some("42")).expect("they differ");
         assert_eq!(
             body,
@@ -234,7 +268,10 @@ mod tests {
         let status = draft.finish();
         assert_eq!(status.phase, Some(Phase::Ready));
         let ready = conditions::find(&status.conditions, ConditionType::Ready).expect("set");
-        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Serving"));
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_str()),
+            ("True", "Serving")
+        );
     }
 
     #[test]
@@ -249,7 +286,10 @@ mod tests {
     }
 
     fn value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![any::<i8>().prop_map(Value::from), "[a-c]".prop_map(Value::from)];
+        let leaf = prop_oneof![
+            any::<i8>().prop_map(Value::from),
+            "[a-c]".prop_map(Value::from)
+        ];
         leaf.prop_recursive(3, 24, 4, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),

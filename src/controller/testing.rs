@@ -48,7 +48,9 @@ struct State {
 
 impl Server {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no test panics while it holds the state")
+        self.state
+            .lock()
+            .expect("no test panics while it holds the state")
     }
 
     /// Writes of the operator so far, such as `patch a` or `status a`; forgets them.
@@ -88,8 +90,12 @@ impl Server {
     /// Deletes an object, as a user does: at once, or as soon as its finalizers are gone.
     pub(crate) fn delete(&self, path: &str) {
         let mut state = self.state();
-        let Some(mut object) = state.objects.remove(path) else { return };
-        let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let Some(mut object) = state.objects.remove(path) else {
+            return;
+        };
+        let held = object["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty());
         if held {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
@@ -125,14 +131,20 @@ impl Server {
             Some(target) => (target, true),
             None => (path, false),
         };
-        let (_, target) = target.split_once("/namespaces/crawl/").expect("a namespaced path");
+        let (_, target) = target
+            .split_once("/namespaces/crawl/")
+            .expect("a namespaced path");
         let Some(present) = state.objects.get(target).cloned() else {
             return refusal(404, "NotFound", "not found");
         };
         if method == http::Method::GET {
             return (200, present);
         }
-        assert_eq!(method, http::Method::PATCH, "the operator only patches Proxies");
+        assert_eq!(
+            method,
+            http::Method::PATCH,
+            "the operator only patches Proxies"
+        );
         let name = target.rsplit('/').next().expect("a name").to_owned();
         state.patches += 1;
         let refused = state.refuse_every_second_patch && state.patches % 2 == 0;
@@ -151,9 +163,14 @@ impl Server {
         } else {
             merge(&mut object, &json!({ "metadata": patch["metadata"] }));
         }
-        state.writes.push(format!("{} {name}", if is_status { "status" } else { "patch" }));
+        state.writes.push(format!(
+            "{} {name}",
+            if is_status { "status" } else { "patch" }
+        ));
         state.stamp(&mut object);
-        let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        let held = object["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty());
         if object["metadata"]["deletionTimestamp"].is_string() && !held {
             state.objects.remove(target);
         } else {
@@ -217,7 +234,10 @@ impl tower::Service<Request> for Server {
                 return std::future::pending().await;
             }
             let body = Body::from(serde_json::to_vec(&value).expect("JSON"));
-            Ok(http::Response::builder().status(code).body(body).expect("a response"))
+            Ok(http::Response::builder()
+                .status(code)
+                .body(body)
+                .expect("a response"))
         }
         .boxed()
     }
@@ -266,7 +286,14 @@ impl World {
         let cache = Arc::default();
         let providers = vec!["fake"];
         let reconciler = reconciler(&server, &provider, &cache, &providers);
-        let mut world = Self { server, provider, cache, frozen: false, providers, reconciler };
+        let mut world = Self {
+            server,
+            provider,
+            cache,
+            frozen: false,
+            providers,
+            reconciler,
+        };
         world.refresh();
         world
     }
@@ -274,8 +301,7 @@ impl World {
     /// A new process: nothing is remembered, the cache is fresh.
     pub(crate) fn restart(&mut self) {
         self.server.state().life = None;
-        self.reconciler =
-            reconciler(&self.server, &self.provider, &self.cache, &self.providers);
+        self.reconciler = reconciler(&self.server, &self.provider, &self.cache, &self.providers);
         self.refresh();
     }
 
@@ -305,9 +331,10 @@ impl World {
         if self.frozen {
             return;
         }
-        let proxy = self.server.get(PATH).map(|object| {
-            Arc::new(serde_json::from_value(object).expect("a Proxy"))
-        });
+        let proxy = self
+            .server
+            .get(PATH)
+            .map(|object| Arc::new(serde_json::from_value(object).expect("a Proxy")));
         *self.cache.lock().expect("not poisoned") = (self.server.version(), proxy);
     }
 
@@ -320,7 +347,9 @@ impl World {
 
     /// One pass that must succeed; answers when the Proxy comes again.
     pub(crate) async fn ok(&mut self) -> Action {
-        self.pass().await.unwrap_or_else(|error| panic!("the pass failed: {error}"))
+        self.pass()
+            .await
+            .unwrap_or_else(|error| panic!("the pass failed: {error}"))
     }
 
     /// Passes while there is something to do; a deletion goes on in the world meanwhile. `false`
@@ -330,7 +359,9 @@ impl World {
             // Paused time: the timeout fires only when nothing else can move, so only for a
             // process that waits for an answer that never comes.
             let pass = tokio::time::timeout(Duration::from_secs(3600), self.pass());
-            let Ok(outcome) = pass.await else { return false };
+            let Ok(outcome) = pass.await else {
+                return false;
+            };
             if let Some(seen) = self.provider.see(INSTANCE) {
                 if seen.deleting {
                     self.provider.vanish(INSTANCE);
@@ -366,14 +397,22 @@ impl World {
     /// A field of the status as text; empty if absent.
     pub(crate) fn status(&self, field: &str) -> String {
         let object = self.server.get(PATH).expect("the Proxy is there");
-        object["status"][field].as_str().unwrap_or_default().to_owned()
+        object["status"][field]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// `status/reason` of a condition; empty if absent.
     pub(crate) fn condition(&self, kind: &str) -> String {
         let status = self.proxy().status.unwrap_or_default();
-        let found = status.conditions.iter().find(|condition| condition.type_ == kind);
-        found.map_or_else(String::new, |found| format!("{}/{}", found.status, found.reason))
+        let found = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == kind);
+        found.map_or_else(String::new, |found| {
+            format!("{}/{}", found.status, found.reason)
+        })
     }
 
     /// The message of the Provisioned condition.
@@ -402,11 +441,20 @@ fn reconciler(
 ) -> ProxyReconciler {
     let mut store = ConsistencyStore::new(Duration::from_secs(5));
     let seen = Arc::clone(cache);
-    let proxies = store
-        .track("Proxy", move || Some(Arc::from(seen.lock().expect("not poisoned").0.to_string())));
+    let proxies = store.track("Proxy", move || {
+        Some(Arc::from(seen.lock().expect("not poisoned").0.to_string()))
+    });
     let cache = Arc::clone(cache);
-    let mortal = Mortal { inner: provider.clone(), server: server.clone() };
-    let of = |name: &&str| ((*name).to_owned(), Arc::new(mortal.clone()) as Arc<dyn Provider>);
+    let mortal = Mortal {
+        inner: provider.clone(),
+        server: server.clone(),
+    };
+    let of = |name: &&str| {
+        (
+            (*name).to_owned(),
+            Arc::new(mortal.clone()) as Arc<dyn Provider>,
+        )
+    };
     ProxyReconciler {
         client: kube_client::Client::new(server.clone(), "crawl"),
         proxies: Box::new(move |_| cache.lock().expect("not poisoned").1.clone()),
@@ -421,8 +469,8 @@ fn reconciler(
 mod mortal {
     use super::{BoxFuture, FutureExt, Mortal, Provider};
     use crate::provider::{
-        Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance,
-        Owner, Page, ProviderId,
+        Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
+        ProviderId,
     };
 
     impl Mortal {
@@ -431,7 +479,11 @@ mod mortal {
                 return std::future::pending().await;
             }
             let answer = call.await;
-            if self.server.spend() { std::future::pending().await } else { answer }
+            if self.server.spend() {
+                std::future::pending().await
+            } else {
+                answer
+            }
         }
     }
 
@@ -458,7 +510,8 @@ mod mortal {
             owner: &'a Owner,
             incarnation: &'a Incarnation,
         ) -> BoxFuture<'a, Result<(), Error>> {
-            self.effect(self.inner.delete(id, owner, incarnation)).boxed()
+            self.effect(self.inner.delete(id, owner, incarnation))
+                .boxed()
         }
 
         fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>> {

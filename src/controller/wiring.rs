@@ -72,13 +72,13 @@ impl Operator {
     pub(crate) fn build(parts: Parts) -> Result<Self, Error> {
         let proxies = Informer::<Proxy>::new(parts.client.clone(), InformerOptions::default())
             .map_err(Error::Informer)?;
-        proxies.add_index(SECRET_INDEX, secrets_of).map_err(Error::Informer)?;
+        proxies
+            .add_index(SECRET_INDEX, secrets_of)
+            .map_err(Error::Informer)?;
         // names and versions of Secrets alone; content is read live where it is needed.
-        let secrets = Informer::<MetadataOnly<Secret>>::new(
-            parts.client.clone(),
-            InformerOptions::default(),
-        )
-        .map_err(Error::Informer)?;
+        let secrets =
+            Informer::<MetadataOnly<Secret>>::new(parts.client.clone(), InformerOptions::default())
+                .map_err(Error::Informer)?;
 
         let lister = proxies.lister();
         let reconciler = ProxyReconciler {
@@ -104,15 +104,19 @@ impl Operator {
         };
         let controller = Controller::builder("proxy", reconciler)
             .source(Source::object(&proxies).filter(is_news))
-            .source(Source::mapped(&secrets, move |secret| proxies_for_secret(&lister, secret)))
+            .source(Source::mapped(&secrets, move |secret| {
+                proxies_for_secret(&lister, secret)
+            }))
             .options(options)
             .build()
             .map_err(Error::Build)?;
-        let manager =
-            Manager::new(ManagerOptions { grace: parts.grace, sync_timeout: parts.sync_timeout })
-                .add_informer(&proxies)
-                .add_informer(&secrets)
-                .add_controller(controller);
+        let manager = Manager::new(ManagerOptions {
+            grace: parts.grace,
+            sync_timeout: parts.sync_timeout,
+        })
+        .add_informer(&proxies)
+        .add_informer(&secrets)
+        .add_controller(controller);
         Ok(Self { manager, proxies })
     }
 
@@ -151,7 +155,9 @@ fn own_writes(lister: &Lister<Proxy>) -> OwnWrites {
 /// update that changes nothing but the status tells nothing new. A resync changes nothing at all
 /// and passes.
 fn is_news(event: &Event<Proxy>) -> bool {
-    let Event::Updated { old, new } = event else { return true };
+    let Event::Updated { old, new } = event else {
+        return true;
+    };
     event.is_resync()
         || old.status == new.status
         || old.metadata.uid != new.metadata.uid
@@ -165,16 +171,19 @@ fn is_news(event: &Event<Proxy>) -> bool {
 
 fn secrets_of(proxy: &Proxy) -> Vec<String> {
     let namespace = proxy.metadata.namespace.as_deref().unwrap_or_default();
-    proxy.spec.secret_names().map(|name| format!("{namespace}/{name}")).collect()
+    proxy
+        .spec
+        .secret_names()
+        .map(|name| format!("{namespace}/{name}"))
+        .collect()
 }
 
 /// the Proxies that a Secret decides about, whatever happened to it.
-fn proxies_for_secret(
-    proxies: &Lister<Proxy>,
-    secret: &MetadataOnly<Secret>,
-) -> Vec<ObjectKey> {
+fn proxies_for_secret(proxies: &Lister<Proxy>, secret: &MetadataOnly<Secret>) -> Vec<ObjectKey> {
     let key = ObjectKey::of(secret).to_string();
-    proxies.index_keys(SECRET_INDEX, &key).expect("the index was added before the first event")
+    proxies
+        .index_keys(SECRET_INDEX, &key)
+        .expect("the index was added before the first event")
 }
 
 #[cfg(test)]
@@ -212,7 +221,10 @@ mod tests {
             new["metadata"]["resourceVersion"] = json!("2");
             let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
             new.pointer_mut(parent).expect("there")[field] = value;
-            Event::Updated { old: Arc::new(proxy(base.clone())), new: Arc::new(proxy(new)) }
+            Event::Updated {
+                old: Arc::new(proxy(base.clone())),
+                new: Arc::new(proxy(new)),
+            }
         };
         assert!(!is_news(&changed("/status/ip", json!("10.0.0.2"))));
         for (pointer, value) in [
@@ -226,6 +238,12 @@ mod tests {
             assert!(is_news(&changed(pointer, value)), "{pointer}");
         }
         let same = Arc::new(proxy(base.clone()));
-        assert!(is_news(&Event::Updated { old: Arc::clone(&same), new: same }), "a resync");
+        assert!(
+            is_news(&Event::Updated {
+                old: Arc::clone(&same),
+                new: same
+            }),
+            "a resync"
+        );
     }
 }

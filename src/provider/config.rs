@@ -67,7 +67,9 @@ pub struct Providers(BTreeMap<Name, Entry>);
 impl Default for Providers {
     /// One provider, `kubernetes`, of kind kubernetes.
     fn default() -> Self {
-        let entry = Entry { kind: Kind::Kubernetes };
+        let entry = Entry {
+            kind: Kind::Kubernetes,
+        };
         Self(BTreeMap::from([(Name(DEFAULT_NAME.to_owned()), entry)]))
     }
 }
@@ -80,7 +82,7 @@ pub enum Error {
     #[error("{path}: {source}")]
     Read {
         /// The file.
-        path: String,
+        path: Box<str>,
         /// The cause.
         source: std::io::Error,
     },
@@ -88,19 +90,19 @@ pub enum Error {
     #[error("{path}:{line}:{column}: {message}")]
     Invalid {
         /// The file.
-        path: String,
+        path: Box<str>,
         /// Line, from 1; 0 where unknown.
         line: u64,
         /// Column, from 1; 0 where unknown.
         column: u64,
         /// What is wrong.
-        message: String,
+        message: Box<str>,
     },
     /// The file names no provider.
     #[error("{path}: no provider; write for example `kubernetes: {{kind: kubernetes}}`")]
     Empty {
         /// The file.
-        path: String,
+        path: Box<str>,
     },
 }
 
@@ -115,7 +117,10 @@ impl Providers {
         let shown = path.display().to_string();
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text, &shown),
-            Err(source) => Err(Error::Read { path: shown, source }),
+            Err(source) => Err(Error::Read {
+                path: shown.into(),
+                source,
+            }),
         }
     }
 
@@ -129,25 +134,26 @@ impl Providers {
             serde_saphyr::from_str(text).map_err(|error| {
                 let at = error.location();
                 Error::Invalid {
-                    path: path.to_owned(),
+                    path: path.into(),
                     line: at.as_ref().map_or(0, serde_saphyr::Location::line),
                     column: at.as_ref().map_or(0, serde_saphyr::Location::column),
-                    message: first_line(&error.without_snippet().to_string()),
+                    message: first_line(&error.without_snippet().to_string()).into(),
                 }
             })?;
         match entries {
             Some(entries) if !entries.is_empty() => Ok(Self(entries)),
-            _ => Err(Error::Empty { path: path.to_owned() }),
+            _ => Err(Error::Empty { path: path.into() }),
         }
     }
 
     /// Makes the providers.
     #[must_use]
-    pub fn build(&self, client: &kube_client::Client, default_image: Option<Arc<str>>) -> Registry {
+    pub fn build(&self, client: &kube_client::Client, default_image: Option<&str>) -> Registry {
         let make = |(name, entry): (&Name, &Entry)| {
             let provider: Arc<dyn Provider> = match entry.kind {
                 Kind::Kubernetes => {
-                    let pods = KubernetesProvider::new(client.clone(), default_image.clone());
+                    let pods =
+                        KubernetesProvider::new(client.clone(), default_image.map(Arc::from));
                     Arc::new(Paced::new(name.0.as_str(), pods, Pace::default()))
                 }
             };
@@ -157,8 +163,8 @@ impl Providers {
     }
 }
 
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_owned()
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -174,10 +180,18 @@ mod tests {
     #[test]
     fn b17_a_bad_file_is_refused_with_file_and_line() {
         for (text, line, part) in [
-            ("a:\n  kind: kubernetes\na:\n  kind: kubernetes\n", 3, "duplicate"),
+            (
+                "a:\n  kind: kubernetes\na:\n  kind: kubernetes\n",
+                3,
+                "duplicate",
+            ),
             ("a:\n  kind: mainframe\n", 2, "mainframe"),
             ("a:\n  kind: kubernetes\n  zone: x\n", 3, "zone"),
-            ("ok:\n  kind: kubernetes\nB_d:\n  kind: kubernetes\n", 3, "DNS label"),
+            (
+                "ok:\n  kind: kubernetes\nB_d:\n  kind: kubernetes\n",
+                3,
+                "DNS label",
+            ),
             ("a: [", 1, ""),
             ("a:\n  {}\n", 2, "kind"),
         ] {

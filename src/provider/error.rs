@@ -89,7 +89,12 @@ struct Detail {
 impl Error {
     /// Makes an error of that reason; the message says what was tried and what came back.
     pub fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Detail { reason, message: message.into(), code: None, retry_after: None }))
+        Self(Box::new(Detail {
+            reason,
+            message: message.into(),
+            code: None,
+            retry_after: None,
+        }))
     }
 
     /// Adds the HTTP status of the answer.

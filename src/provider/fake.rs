@@ -56,7 +56,9 @@ pub(crate) fn owner(uid: &str) -> Owner {
 
 impl FakeProvider {
     fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().expect("no test panics while it holds the world")
+        self.world
+            .lock()
+            .expect("no test panics while it holds the world")
     }
 
     /// Lets the next call of `op` without a fault yet meet this one.
@@ -72,7 +74,13 @@ impl FakeProvider {
     /// Changes the instance of that name.
     pub(crate) fn change(&self, name: &str, change: impl FnOnce(&mut Instance)) {
         let mut world = self.world();
-        change(&mut world.instances.get_mut(name).expect("the instance is there").instance);
+        change(
+            &mut world
+                .instances
+                .get_mut(name)
+                .expect("the instance is there")
+                .instance,
+        );
     }
 
     /// Lets the instance of that name run at `ip`.
@@ -89,10 +97,23 @@ impl FakeProvider {
         self.world().instances.remove(name);
     }
 
+    /// Lets every deletion that was accepted come to its end.
+    pub(crate) fn finish_deletions(&self) {
+        self.world()
+            .instances
+            .retain(|_, record| !record.instance.deleting);
+    }
+
     /// Puts a stranger's instance under that name.
     pub(crate) fn put_stranger(&self, name: &str) {
         let instance = instance(name, "stranger", None);
-        self.world().instances.insert(name.to_owned(), Record { owner: None, instance });
+        self.world().instances.insert(
+            name.to_owned(),
+            Record {
+                owner: None,
+                instance,
+            },
+        );
     }
 
     /// Puts an instance of that owner and hash in place, as an earlier process left it.
@@ -101,14 +122,20 @@ impl FakeProvider {
         world.made += 1;
         let name = owner.instance_name();
         let instance = instance(&name, &format!("inc-{}", world.made), Some(hash.clone()));
-        let record = Record { owner: Some(owner.clone()), instance: instance.clone() };
+        let record = Record {
+            owner: Some(owner.clone()),
+            instance: instance.clone(),
+        };
         world.instances.insert(name, record);
         instance
     }
 
     /// The instance of that name, as it is.
     pub(crate) fn see(&self, name: &str) -> Option<Instance> {
-        self.world().instances.get(name).map(|record| record.instance.clone())
+        self.world()
+            .instances
+            .get(name)
+            .map(|record| record.instance.clone())
     }
 
     /// Number of instances ever made by a create.
@@ -171,9 +198,15 @@ impl World {
     fn create(&mut self, request: &CreateRequest) -> Result<Creation, Error> {
         let name = request.owner.instance_name();
         if let Some(record) = self.instances.get(&name) {
-            let ours = record.owner.as_ref().is_some_and(|o| o.uid == request.owner.uid);
+            let ours = record
+                .owner
+                .as_ref()
+                .is_some_and(|o| o.uid == request.owner.uid);
             return match (ours, record.instance.deleting) {
-                (false, _) => Err(Error::new(Reason::NameCollision, "a stranger has this name")),
+                (false, _) => Err(Error::new(
+                    Reason::NameCollision,
+                    "a stranger has this name",
+                )),
                 (true, true) => Err(Error::new(Reason::BeingDeleted, "still going")
                     .with_retry_after(std::time::Duration::from_secs(2))),
                 (true, false) => Ok(Creation::Adopted(record.instance.clone())),
@@ -182,7 +215,10 @@ impl World {
         self.made += 1;
         let hash = SpecHash::from_tag(&request.spec_hash.tag()).ok();
         let instance = instance(&name, &format!("inc-{}", self.made), hash);
-        let record = Record { owner: Some(request.owner.clone()), instance: instance.clone() };
+        let record = Record {
+            owner: Some(request.owner.clone()),
+            instance: instance.clone(),
+        };
         self.instances.insert(name, record);
         Ok(Creation::Created(instance))
     }
@@ -192,7 +228,8 @@ impl Provider for FakeProvider {
     fn create<'a>(&'a self, request: &'a CreateRequest) -> BoxFuture<'a, Result<Creation, Error>> {
         async move {
             let name = request.owner.instance_name();
-            self.call("create", &name, |world| world.create(request)).await
+            self.call("create", &name, |world| world.create(request))
+                .await
         }
         .boxed()
     }
@@ -205,7 +242,8 @@ impl Provider for FakeProvider {
     ) -> BoxFuture<'a, Result<Instance, Error>> {
         async move {
             let name = name_of(id);
-            self.call("get", &name, |world| world.read(&name, owner)).await
+            self.call("get", &name, |world| world.read(&name, owner))
+                .await
         }
         .boxed()
     }
@@ -219,7 +257,10 @@ impl Provider for FakeProvider {
         async move {
             let name = name_of(id);
             self.call("delete", &name, |world| {
-                if world.read(&name, owner).is_ok_and(|found| found.incarnation == *incarnation) {
+                if world
+                    .read(&name, owner)
+                    .is_ok_and(|found| found.incarnation == *incarnation)
+                {
                     let record = world.instances.get_mut(&name).expect("just read");
                     record.instance.deleting = true;
                 }
@@ -233,7 +274,8 @@ impl Provider for FakeProvider {
     fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>> {
         async move {
             let name = owner.instance_name();
-            self.call("find", &name, |world| Ok(world.read(&name, owner).ok())).await
+            self.call("find", &name, |world| Ok(world.read(&name, owner).ok()))
+                .await
         }
         .boxed()
     }
@@ -247,10 +289,17 @@ impl Provider for FakeProvider {
             let instances = world
                 .instances
                 .values()
-                .filter(|r| r.owner.as_ref().is_some_and(|o| *o.cluster_id == *cluster_id))
+                .filter(|r| {
+                    r.owner
+                        .as_ref()
+                        .is_some_and(|o| *o.cluster_id == *cluster_id)
+                })
                 .map(|record| record.instance.clone())
                 .collect();
-            Ok(Page { instances, ..Page::default() })
+            Ok(Page {
+                instances,
+                ..Page::default()
+            })
         })
         .boxed()
     }
@@ -262,5 +311,16 @@ impl Provider for FakeProvider {
             eventually_consistent: false,
             supports_spot: true,
         }
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::provider::conformance::life_of_an_instance;
+
+    #[tokio::test]
+    async fn p07_the_fake_lives_as_every_instance_does() {
+        let fake = FakeProvider::default();
+        life_of_an_instance(&fake, async || fake.finish_deletions()).await;
     }
 }

@@ -24,6 +24,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::api::{Machine, Protocol, SpecHash};
 
 pub mod config;
+#[cfg(test)]
+mod conformance;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -348,7 +350,9 @@ impl Registry {
     /// Makes a registry of these providers.
     #[must_use]
     pub fn new(providers: BTreeMap<String, Arc<dyn Provider>>) -> Self {
-        Self { providers: Arc::new(providers) }
+        Self {
+            providers: Arc::new(providers),
+        }
     }
 
     /// The provider of that name.
@@ -379,8 +383,14 @@ mod tests {
 
     #[test]
     fn p04_user_data_does_not_show_in_debug_output() {
-        let data = CloudInit { bytes: Redacted::new(b"hunter2".to_vec()), source: None };
+        let data = CloudInit {
+            bytes: Redacted::new(b"hunter2".to_vec()),
+            source: None,
+        };
         let shown = format!("{data:?}");
-        assert!(!shown.contains("hunter2") && shown.contains("7 bytes redacted"), "{shown}");
+        assert!(
+            !shown.contains("hunter2") && shown.contains("7 bytes redacted"),
+            "{shown}"
+        );
     }
 }

@@ -123,7 +123,7 @@ impl<P: Provider> Provider for Paced<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::fake::{Fault, FakeProvider, owner};
+    use crate::provider::fake::{FakeProvider, Fault, owner};
 
     #[tokio::test(start_paused = true)]
     async fn a_provider_that_hangs_is_a_transient_error_after_thirty_seconds() {

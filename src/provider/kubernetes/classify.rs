@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube_core::Status;
 
 use crate::provider::{Error, Reason};
+use crate::refused::describe;
 
 /// The call that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +48,15 @@ pub fn classify(op: Op, error: &kube_client::Error) -> Error {
         }
         kube_client::Error::Auth(_) => Error::new(
             Reason::Credentials,
-            format!("{}: the operator's credentials do not work: {error}", op.as_str()),
+            format!(
+                "{}: the operator's credentials do not work: {error}",
+                op.as_str()
+            ),
         ),
-        other => Error::new(Reason::Unavailable, format!("{}: {}", op.as_str(), chain(other))),
+        other => Error::new(
+            Reason::Unavailable,
+            format!("{}: {}", op.as_str(), describe(other)),
+        ),
     }
 }
 
@@ -81,21 +88,6 @@ fn retry_after_seconds(status: &Status) -> Option<u64> {
     (seconds > 0).then_some(u64::from(seconds))
 }
 
-/// The whole chain of causes in one line: the outermost error alone says little.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,7 +108,12 @@ mod tests {
         for (op, code, message, want) in [
             (Op::Get, 404, "not found", Reason::Gone),
             (Op::Delete, 404, "not found", Reason::Gone),
-            (Op::Create, 404, "namespaces \"a\" not found", Reason::Unavailable),
+            (
+                Op::Create,
+                404,
+                "namespaces \"a\" not found",
+                Reason::Unavailable,
+            ),
             (Op::List, 404, "not found", Reason::Unavailable),
             (Op::Create, 403, quota, Reason::Quota),
             (Op::Create, 403, security, Reason::InvalidInput),
@@ -125,7 +122,12 @@ mod tests {
             (Op::Delete, 403, quota, Reason::Credentials),
             (Op::Create, 401, "token expired", Reason::Credentials),
             (Op::Create, 400, "bad body", Reason::InvalidInput),
-            (Op::Create, 422, "spec.containers[0].image: Required value", Reason::InvalidInput),
+            (
+                Op::Create,
+                422,
+                "spec.containers[0].image: Required value",
+                Reason::InvalidInput,
+            ),
             (Op::Create, 413, "too large", Reason::InvalidInput),
             (Op::Get, 400, "bad", Reason::Unavailable),
             (Op::Create, 409, "object was modified", Reason::Unavailable),
@@ -150,7 +152,10 @@ mod tests {
 
     #[test]
     fn p13_the_wait_that_the_server_asks_for_is_kept() {
-        let mut status = Status { code: 429, ..Status::default() };
+        let mut status = Status {
+            code: 429,
+            ..Status::default()
+        };
         status.details = serde_json::from_value(serde_json::json!({ "retryAfterSeconds": 7 })).ok();
         let error = classify(Op::Create, &kube_client::Error::Api(Box::new(status)));
         assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));

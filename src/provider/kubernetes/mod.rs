@@ -56,7 +56,11 @@ impl KubernetesProvider {
     /// `default_image` serves the Proxies that name none of their own.
     #[must_use]
     pub fn new(client: kube_client::Client, default_image: Option<Arc<str>>) -> Self {
-        Self { client, default_image, field_manager: super::MANAGED_BY }
+        Self {
+            client,
+            default_image,
+            field_manager: super::MANAGED_BY,
+        }
     }
 
     fn pods(&self, namespace: &str) -> Api<Pod> {
@@ -68,7 +72,10 @@ impl KubernetesProvider {
     }
 
     fn post_params(&self) -> PostParams {
-        PostParams { field_manager: Some(self.field_manager.to_owned()), ..PostParams::default() }
+        PostParams {
+            field_manager: Some(self.field_manager.to_owned()),
+            ..PostParams::default()
+        }
     }
 
     async fn create_pod(&self, request: &CreateRequest) -> Result<Creation, Error> {
@@ -81,7 +88,11 @@ impl KubernetesProvider {
             Ok(created) => {
                 crash::point(Cp::Cp2);
                 tracing::info!(pod = %created.name_any(), uid = created.meta().uid, "pod created");
-                Ok(Creation::Created(self.read(&created, &request.owner, &Hint::default())?))
+                Ok(Creation::Created(self.read(
+                    &created,
+                    &request.owner,
+                    &Hint::default(),
+                )?))
             }
             Err(kube_client::Error::Api(status)) if status.is_already_exists() => {
                 self.adopt(&pods, &request.owner).await
@@ -94,8 +105,11 @@ impl KubernetesProvider {
     async fn adopt(&self, pods: &Api<Pod>, owner: &Owner) -> Result<Creation, Error> {
         let name = owner.instance_name();
         let going = || {
-            Error::new(Reason::BeingDeleted, format!("an older pod {name} is still being deleted"))
-                .with_retry_after(BEING_DELETED_RETRY)
+            Error::new(
+                Reason::BeingDeleted,
+                format!("an older pod {name} is still being deleted"),
+            )
+            .with_retry_after(BEING_DELETED_RETRY)
         };
         let pod = match pods.get(&name).await {
             Ok(pod) => pod,
@@ -117,7 +131,11 @@ impl KubernetesProvider {
         if pod.meta().deletion_timestamp.is_some() {
             return Err(going());
         }
-        Ok(Creation::Adopted(self.read(&pod, owner, &Hint::default())?))
+        Ok(Creation::Adopted(self.read(
+            &pod,
+            owner,
+            &Hint::default(),
+        )?))
     }
 
     /// Makes the Secret of inline user data, or replaces the one of an older instance.
@@ -130,8 +148,11 @@ impl KubernetesProvider {
         }
         let name = wanted.name_any();
         let retry = || {
-            Error::new(Reason::BeingDeleted, format!("Secret {name} is still being replaced"))
-                .with_retry_after(BEING_DELETED_RETRY)
+            Error::new(
+                Reason::BeingDeleted,
+                format!("Secret {name} is still being replaced"),
+            )
+            .with_retry_after(BEING_DELETED_RETRY)
         };
         let found = match secrets.get(&name).await {
             Ok(found) => found,
@@ -164,7 +185,12 @@ impl KubernetesProvider {
         }
     }
 
-    async fn get_pod(&self, id: &ProviderId, owner: &Owner, hint: &Hint) -> Result<Instance, Error> {
+    async fn get_pod(
+        &self,
+        id: &ProviderId,
+        owner: &Owner,
+        hint: &Hint,
+    ) -> Result<Instance, Error> {
         let (namespace, name) = parse_id(id)?;
         let pod = self
             .pods(namespace)
@@ -186,7 +212,11 @@ impl KubernetesProvider {
             Ok(pod) => pod,
             Err(error) => {
                 let error = classify(Op::Get, &error);
-                return if error.is_not_found() { Ok(()) } else { Err(error) };
+                return if error.is_not_found() {
+                    Ok(())
+                } else {
+                    Err(error)
+                };
             }
         };
         if !state::is_owned_by(&pod, owner)
@@ -219,13 +249,19 @@ impl KubernetesProvider {
             Ok(_) => Ok(()),
             Err(error) => {
                 let error = classify(Op::Get, &error);
-                if error.is_not_found() { Ok(()) } else { Err(error) }
+                if error.is_not_found() {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
             }
         }
     }
 
     async fn list_pods(&self, cluster_id: &str, page: Option<&str>) -> Result<Page, Error> {
-        let mut params = ListParams::default().labels(&pod::selector(cluster_id)).limit(PAGE_SIZE);
+        let mut params = ListParams::default()
+            .labels(&pod::selector(cluster_id))
+            .limit(PAGE_SIZE);
         if let Some(token) = page {
             params = params.continue_token(token);
         }
@@ -260,7 +296,6 @@ impl KubernetesProvider {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "compared with timestamps the API server wrote")]
 fn now() -> Timestamp {
     Timestamp::now()
 }
@@ -282,7 +317,11 @@ where
         Err(kube_client::Error::Api(status)) if status.is_conflict() => Ok(()),
         Err(error) => {
             let error = classify(Op::Delete, &error);
-            if error.is_not_found() { Ok(()) } else { Err(error) }
+            if error.is_not_found() {
+                Ok(())
+            } else {
+                Err(error)
+            }
         }
     }
 }
@@ -352,3 +391,6 @@ impl Provider for KubernetesProvider {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -113,7 +113,10 @@ pub fn build_pod(request: &CreateRequest, default_image: Option<&str>) -> Result
 /// The Secret that carries inline user data, `<pod>-ci`; `None` where there is none to carry.
 #[must_use]
 pub fn build_inline_secret(request: &CreateRequest) -> Option<Secret> {
-    let cloud_init = request.cloud_init.as_ref().filter(|data| data.source.is_none())?;
+    let cloud_init = request
+        .cloud_init
+        .as_ref()
+        .filter(|data| data.source.is_none())?;
     let bytes = ByteString(cloud_init.bytes.expose().to_vec());
     Some(Secret {
         metadata: metadata(request, inline_secret_name(&request.owner)),
@@ -202,7 +205,10 @@ fn container(request: &CreateRequest, image: &str, settings: &KubernetesMachine)
             run_as_user: Some(USER),
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+            capabilities: Some(Capabilities {
+                drop: Some(vec!["ALL".to_owned()]),
+                add: None,
+            }),
             seccomp_profile: Some(runtime_default()),
             ..SecurityContext::default()
         }),
@@ -219,17 +225,27 @@ fn container(request: &CreateRequest, image: &str, settings: &KubernetesMachine)
 }
 
 fn volume(request: &CreateRequest) -> Volume {
-    let source = request.cloud_init.as_ref().and_then(|data| data.source.as_ref());
+    let source = request
+        .cloud_init
+        .as_ref()
+        .and_then(|data| data.source.as_ref());
     let (name, key) = match source {
         Some(SecretKey { name, key }) => (name.clone(), key.clone()),
-        None => (inline_secret_name(&request.owner), CLOUD_INIT_FILE.to_owned()),
+        None => (
+            inline_secret_name(&request.owner),
+            CLOUD_INIT_FILE.to_owned(),
+        ),
     };
     Volume {
         name: VOLUME.to_owned(),
         secret: Some(SecretVolumeSource {
             secret_name: Some(name),
             default_mode: Some(READABLE),
-            items: Some(vec![KeyToPath { key, path: CLOUD_INIT_FILE.to_owned(), mode: None }]),
+            items: Some(vec![KeyToPath {
+                key,
+                path: CLOUD_INIT_FILE.to_owned(),
+                mode: None,
+            }]),
             ..SecretVolumeSource::default()
         }),
         ..Volume::default()
@@ -251,11 +267,18 @@ fn default_resources() -> ResourceRequirements {
 }
 
 fn runtime_default() -> SeccompProfile {
-    SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }
+    SeccompProfile {
+        type_: "RuntimeDefault".to_owned(),
+        localhost_profile: None,
+    }
 }
 
 fn plain(name: &str, value: String) -> EnvVar {
-    EnvVar { name: name.to_owned(), value: Some(value), value_from: None }
+    EnvVar {
+        name: name.to_owned(),
+        value: Some(value),
+        value_from: None,
+    }
 }
 
 fn from_secret(name: &str, source: &SecretKey) -> EnvVar {

@@ -34,14 +34,22 @@ fn built(request: &CreateRequest) -> Value {
 #[test]
 fn p10_the_pod_is_named_and_labelled_after_its_proxy() {
     let pod = built(&request(json!({})));
-    assert_eq!(pod["metadata"]["name"], "px-6f9619ff-8b86-d011-b42d-00c04fc964ff");
+    assert_eq!(
+        pod["metadata"]["name"],
+        "px-6f9619ff-8b86-d011-b42d-00c04fc964ff"
+    );
     assert_eq!(pod["metadata"]["namespace"], "crawl");
     let labels = &pod["metadata"]["labels"];
     assert_eq!(labels["crawl.proxyoperator.dev/cluster"], "cluster-1");
-    assert_eq!(labels["crawl.proxyoperator.dev/proxy-uid"], "6f9619ff-8b86-d011-b42d-00c04fc964ff");
+    assert_eq!(
+        labels["crawl.proxyoperator.dev/proxy-uid"],
+        "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+    );
     assert_eq!(labels["crawl.proxyoperator.dev/proxy"], "eu-1");
     assert_eq!(labels["app.kubernetes.io/managed-by"], "proxy-operator");
-    let hash = labels["crawl.proxyoperator.dev/spec-hash"].as_str().expect("a text");
+    let hash = labels["crawl.proxyoperator.dev/spec-hash"]
+        .as_str()
+        .expect("a text");
     assert!(hash.starts_with("v1-") && hash.len() == 43, "{hash}");
     assert_eq!(
         pod["metadata"]["ownerReferences"],
@@ -76,7 +84,10 @@ fn p10_the_pod_passes_the_restricted_security_level_and_mounts_no_token() {
     assert_eq!(spec["restartPolicy"], "Always");
     assert_eq!(spec["terminationGracePeriodSeconds"], 30);
     assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
-    assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(
+        spec["securityContext"]["seccompProfile"]["type"],
+        "RuntimeDefault"
+    );
     let container = &spec["containers"][0]["securityContext"];
     assert_eq!(container["allowPrivilegeEscalation"], false);
     assert_eq!(container["readOnlyRootFilesystem"], true);
@@ -135,7 +146,10 @@ fn p10_settings_of_the_machine_win_over_the_defaults() {
     assert_eq!(container["args"], json!(["--port", "$(PROXY_PORT)"]));
     assert_eq!(container["resources"], json!({ "limits": { "cpu": "1" } }));
     assert_eq!(spec["nodeSelector"], json!({ "pool": "proxies" }));
-    assert_eq!(spec["tolerations"], json!([{ "key": "proxies", "operator": "Exists" }]));
+    assert_eq!(
+        spec["tolerations"],
+        json!([{ "key": "proxies", "operator": "Exists" }])
+    );
     assert_eq!(spec["serviceAccountName"], "proxy");
     assert_eq!(spec["priorityClassName"], "low");
     assert_eq!(spec["runtimeClassName"], "vm");
@@ -152,9 +166,15 @@ fn p10_without_any_image_the_error_names_the_flag() {
 #[test]
 fn p11_user_data_of_a_secret_is_mounted_from_that_secret() {
     let mut request = request(json!({}));
-    let source = SecretKey { name: "boot".to_owned(), key: "script".to_owned() };
+    let source = SecretKey {
+        name: "boot".to_owned(),
+        key: "script".to_owned(),
+    };
     let bytes = Redacted::new(b"echo secret-word".to_vec());
-    request.cloud_init = Some(CloudInit { bytes, source: Some(source) });
+    request.cloud_init = Some(CloudInit {
+        bytes,
+        source: Some(source),
+    });
     let pod = built(&request);
     assert_eq!(
         pod["spec"]["volumes"][0]["secret"],
@@ -166,7 +186,10 @@ fn p11_user_data_of_a_secret_is_mounted_from_that_secret() {
         json!([{ "name": "cloud-init", "mountPath": "/etc/proxy-operator/cloud-init",
                  "readOnly": true }]),
     );
-    assert!(!pod.to_string().contains("secret-word"), "content belongs into the Secret alone");
+    assert!(
+        !pod.to_string().contains("secret-word"),
+        "content belongs into the Secret alone"
+    );
     assert_eq!(build_inline_secret(&request), None);
 }
 
@@ -174,22 +197,38 @@ fn p11_user_data_of_a_secret_is_mounted_from_that_secret() {
 fn p11_inline_user_data_goes_into_an_owned_secret_that_never_changes() {
     let mut request = request(json!({}));
     let bytes = Redacted::new(b"echo secret-word".to_vec());
-    request.cloud_init = Some(CloudInit { bytes, source: None });
+    request.cloud_init = Some(CloudInit {
+        bytes,
+        source: None,
+    });
     let secret = build_inline_secret(&request).expect("there is data to carry");
     let name = format!("{}-ci", request.owner.instance_name());
     assert_eq!(secret.metadata.name.as_deref(), Some(name.as_str()));
     assert_eq!(secret.immutable, Some(true));
-    assert_eq!(secret.data.expect("data")["user-data"].0, b"echo secret-word");
-    assert_eq!(secret.metadata.owner_references.expect("owned")[0].uid, request.owner.uid);
+    assert_eq!(
+        secret.data.expect("data")["user-data"].0,
+        b"echo secret-word"
+    );
+    assert_eq!(
+        secret.metadata.owner_references.expect("owned")[0].uid,
+        request.owner.uid
+    );
     let pod = build_pod(&request, Some("proxy:1")).expect("an image is there");
     assert_eq!(inline_secret_of(&pod), Some(name.as_str()));
-    assert!(!serde_json::to_string(&pod).expect("a pod").contains("secret-word"));
+    assert!(
+        !serde_json::to_string(&pod)
+            .expect("a pod")
+            .contains("secret-word")
+    );
 }
 
 #[test]
 fn p11_credentials_reach_the_container_by_reference_alone() {
     let mut request = request(json!({}));
-    let of = |key: &str| SecretKey { name: "users".to_owned(), key: key.to_owned() };
+    let of = |key: &str| SecretKey {
+        name: "users".to_owned(),
+        key: key.to_owned(),
+    };
     request.credentials = Some(Credentials {
         username: Redacted::new(b"me".to_vec()),
         password: Redacted::new(b"secret-word".to_vec()),
@@ -197,7 +236,9 @@ fn p11_credentials_reach_the_container_by_reference_alone() {
         password_source: of("password"),
     });
     let pod = built(&request);
-    let env = pod["spec"]["containers"][0]["env"].as_array().expect("a list");
+    let env = pod["spec"]["containers"][0]["env"]
+        .as_array()
+        .expect("a list");
     assert_eq!(
         env[3],
         json!({ "name": "PROXY_PASSWORD", "valueFrom": { "secretKeyRef":

@@ -49,7 +49,10 @@ pub fn instance(pod: &Pod, hint: &Hint, now: Timestamp) -> Option<Instance> {
     let incarnation = Incarnation::new(meta.uid.as_deref()?);
     let ips = ips(pod);
     let tags = meta.labels.clone().unwrap_or_default();
-    let known = hint.incarnation.as_ref().is_none_or(|known| *known == incarnation);
+    let known = hint
+        .incarnation
+        .as_ref()
+        .is_none_or(|known| *known == incarnation);
     let state = state(pod, hint.was_running && known, !ips.is_empty(), now);
     Some(Instance {
         id: provider_id(namespace, name),
@@ -59,7 +62,9 @@ pub fn instance(pod: &Pod, hint: &Hint, now: Timestamp) -> Option<Instance> {
         ips,
         zone: None,
         created: meta.creation_timestamp.as_ref().map(|time| time.0),
-        spec_hash: tags.get(LABEL_HASH).and_then(|tag| SpecHash::from_tag(tag).ok()),
+        spec_hash: tags
+            .get(LABEL_HASH)
+            .and_then(|tag| SpecHash::from_tag(tag).ok()),
         tags,
         message: message(pod, state),
         incarnation,
@@ -67,14 +72,21 @@ pub fn instance(pod: &Pod, hint: &Hint, now: Timestamp) -> Option<Instance> {
 }
 
 fn state(pod: &Pod, was_running: bool, has_ip: bool, now: Timestamp) -> InstanceState {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     match phase {
         Some("Succeeded" | "Failed") => InstanceState::Terminated,
         Some("Running") if node_is_silent(pod, now) => InstanceState::Stopped,
         Some("Running") if !has_ip => InstanceState::Provisioning,
         Some("Running") => {
             let ready = condition(pod, "Ready").is_some_and(|c| c.status == "True");
-            if ready || was_running { InstanceState::Running } else { InstanceState::Provisioning }
+            if ready || was_running {
+                InstanceState::Running
+            } else {
+                InstanceState::Provisioning
+            }
         }
         // Pending, Unknown (never written any more), or no status yet.
         _ => InstanceState::Provisioning,
@@ -93,11 +105,18 @@ fn node_is_silent(pod: &Pod, now: Timestamp) -> bool {
 }
 
 fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
-    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+    pod.status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|condition| condition.type_ == kind)
 }
 
 fn ips(pod: &Pod) -> Vec<String> {
-    let Some(status) = &pod.status else { return Vec::new() };
+    let Some(status) = &pod.status else {
+        return Vec::new();
+    };
     let mut ips: Vec<String> = status.pod_ip.iter().cloned().collect();
     for other in status.pod_ips.iter().flatten() {
         if !ips.contains(&other.ip) {
@@ -110,7 +129,9 @@ fn ips(pod: &Pod) -> Vec<String> {
 
 /// What holds the pod back, in the cluster's words; empty for one that runs well.
 fn message(pod: &Pod, state: InstanceState) -> Cow<'static, str> {
-    let Some(status) = &pod.status else { return Cow::Borrowed("") };
+    let Some(status) = &pod.status else {
+        return Cow::Borrowed("");
+    };
     let own = words(status.reason.as_deref(), status.message.as_deref());
     let unscheduled = || {
         condition(pod, "PodScheduled")
@@ -140,7 +161,10 @@ fn waiting(container: &ContainerStatus) -> Option<String> {
 }
 
 fn words(reason: Option<&str>, message: Option<&str>) -> Option<String> {
-    match (reason.filter(|text| !text.is_empty()), message.filter(|text| !text.is_empty())) {
+    match (
+        reason.filter(|text| !text.is_empty()),
+        message.filter(|text| !text.is_empty()),
+    ) {
         (Some(reason), Some(message)) => Some(format!("{reason}: {message}")),
         (Some(text), None) | (None, Some(text)) => Some(text.to_owned()),
         (None, None) => None,
@@ -174,15 +198,71 @@ mod tests {
         for (phase, conditions, ip, was_running, now, want) in [
             ("Pending", never.clone(), None, false, 0, Provisioning),
             ("Pending", never.clone(), None, true, 0, Provisioning),
-            ("Running", ready("True", "True", 0), Some("10.0.0.1"), false, 0, Running),
-            ("Running", ready("True", "True", 0), None, false, 0, Provisioning),
-            ("Running", ready("False", "False", 0), Some("10.0.0.1"), false, 0, Provisioning),
-            ("Running", ready("False", "False", 0), Some("10.0.0.1"), true, 900, Running),
-            ("Running", ready("False", "True", 0), Some("10.0.0.1"), true, 300, Running),
-            ("Running", ready("False", "True", 0), Some("10.0.0.1"), true, 301, Stopped),
-            ("Running", ready("False", "True", 0), Some("10.0.0.1"), false, 301, Stopped),
+            (
+                "Running",
+                ready("True", "True", 0),
+                Some("10.0.0.1"),
+                false,
+                0,
+                Running,
+            ),
+            (
+                "Running",
+                ready("True", "True", 0),
+                None,
+                false,
+                0,
+                Provisioning,
+            ),
+            (
+                "Running",
+                ready("False", "False", 0),
+                Some("10.0.0.1"),
+                false,
+                0,
+                Provisioning,
+            ),
+            (
+                "Running",
+                ready("False", "False", 0),
+                Some("10.0.0.1"),
+                true,
+                900,
+                Running,
+            ),
+            (
+                "Running",
+                ready("False", "True", 0),
+                Some("10.0.0.1"),
+                true,
+                300,
+                Running,
+            ),
+            (
+                "Running",
+                ready("False", "True", 0),
+                Some("10.0.0.1"),
+                true,
+                301,
+                Stopped,
+            ),
+            (
+                "Running",
+                ready("False", "True", 0),
+                Some("10.0.0.1"),
+                false,
+                301,
+                Stopped,
+            ),
             ("Succeeded", never.clone(), None, true, 0, Terminated),
-            ("Failed", never.clone(), Some("10.0.0.1"), true, 0, Terminated),
+            (
+                "Failed",
+                never.clone(),
+                Some("10.0.0.1"),
+                true,
+                0,
+                Terminated,
+            ),
         ] {
             let mut status = json!({ "phase": phase, "conditions": conditions });
             if let Some(ip) = ip {
@@ -191,9 +271,15 @@ mod tests {
             let pod = pod(json!({
                 "metadata": { "name": "px-1", "namespace": "a", "uid": "u" }, "status": status,
             }));
-            let hint = Hint { incarnation: None, was_running };
+            let hint = Hint {
+                incarnation: None,
+                was_running,
+            };
             let instance = instance(&pod, &hint, at(now)).expect("named");
-            assert_eq!(instance.state, want, "{phase} {ip:?} before={was_running} +{now}s");
+            assert_eq!(
+                instance.state, want,
+                "{phase} {ip:?} before={was_running} +{now}s"
+            );
         }
     }
 
@@ -203,7 +289,10 @@ mod tests {
             "metadata": { "name": "px-1", "namespace": "a", "uid": "new" },
             "status": { "phase": "Running", "podIP": "10.0.0.1", "conditions": ready("False", "False", 0) },
         }));
-        let hint = Hint { incarnation: Some(Incarnation::new("old")), was_running: true };
+        let hint = Hint {
+            incarnation: Some(Incarnation::new("old")),
+            was_running: true,
+        };
         let seen = instance(&pod, &hint, at(1)).expect("named");
         assert_eq!(seen.state, InstanceState::Provisioning);
     }

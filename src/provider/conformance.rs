@@ -1,0 +1,200 @@
+//! P-07: what every provider must do alike, as tests that run against any of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{
+    CloudInit, CreateRequest, Creation, Hint, Incarnation, Instance, Owner, Provider, ProviderId,
+    Redacted,
+};
+use crate::api::{Machine, Protocol, ProxySpec, spec_hash};
+
+/// The request that the suite begins with, for the Proxy with this UID.
+pub(crate) fn request(uid: &str) -> CreateRequest {
+    CreateRequest {
+        owner: owner(uid),
+        spec_hash: spec_hash(&ProxySpec::default(), None, None),
+        attempt: 1,
+        machine: Machine::default(),
+        protocol: Protocol::Http,
+        port: 3128,
+        cloud_init: None,
+        credentials: None,
+        tags: BTreeMap::from([("team".to_owned(), "crawl".to_owned())]),
+    }
+}
+
+/// The same with user data that stands in the Proxy.
+pub(crate) fn request_with_data(uid: &str, data: &str) -> CreateRequest {
+    let bytes = Redacted::new(data.as_bytes().to_vec());
+    CreateRequest {
+        cloud_init: Some(CloudInit {
+            bytes,
+            source: None,
+        }),
+        ..request(uid)
+    }
+}
+
+pub(crate) fn owner(uid: &str) -> Owner {
+    Owner {
+        cluster_id: Arc::from("cluster-1"),
+        uid: uid.to_owned(),
+        namespace: "default".to_owned(),
+        proxy: format!("proxy-{uid}"),
+    }
+}
+
+async fn get(provider: &dyn Provider, id: &ProviderId, owner: &Owner) -> Option<Instance> {
+    match provider.get(id, owner, &Hint::default()).await {
+        Ok(instance) => Some(instance),
+        Err(error) => {
+            assert!(error.is_not_found(), "{error}");
+            None
+        }
+    }
+}
+
+/// Create, adopt, find, read, list, delete: the life of an instance as callers rely on it.
+///
+/// `settle` lets deletions that were accepted come to their end.
+pub(crate) async fn life_of_an_instance(provider: &dyn Provider, settle: impl AsyncFn()) {
+    let first = request("u-1");
+    let owner = &first.owner;
+    assert_eq!(
+        provider.find(owner).await,
+        Ok(None),
+        "nothing there before the create"
+    );
+
+    let created = match provider.create(&first).await {
+        Ok(Creation::Created(instance)) => instance,
+        other => panic!("not created: {other:?}"),
+    };
+    let hash = created.spec_hash.clone().expect("stamped");
+    assert_eq!(
+        hash.tag(),
+        first.spec_hash.tag(),
+        "the hash is readable on the instance"
+    );
+
+    let edited = ProxySpec {
+        port: Some(9),
+        ..ProxySpec::default()
+    };
+    let again = CreateRequest {
+        spec_hash: spec_hash(&edited, None, None),
+        ..first.clone()
+    };
+    match provider.create(&again).await {
+        Ok(Creation::Adopted(found)) => {
+            assert_eq!(found.incarnation, created.incarnation, "no second instance");
+            assert_eq!(
+                found.spec_hash, created.spec_hash,
+                "with the hash it was made from"
+            );
+        }
+        other => panic!("not adopted: {other:?}"),
+    }
+
+    let found = provider
+        .find(owner)
+        .await
+        .expect("found")
+        .expect("by its name");
+    assert_eq!(
+        (&found.id, &found.incarnation),
+        (&created.id, &created.incarnation)
+    );
+    let read = get(provider, &created.id, owner)
+        .await
+        .expect("still there");
+    assert_eq!(
+        (read.deleting, &read.incarnation),
+        (false, &created.incarnation)
+    );
+
+    let stranger = self::owner("u-2");
+    assert!(
+        get(provider, &created.id, &stranger).await.is_none(),
+        "not another Proxy's"
+    );
+    let other_cluster = Owner {
+        cluster_id: Arc::from("cluster-2"),
+        ..owner.clone()
+    };
+    provider
+        .create(&request("u-3"))
+        .await
+        .expect("a second Proxy");
+    let mut listed = Vec::new();
+    let mut page: Option<String> = None;
+    loop {
+        let answer = provider
+            .list_by_tag(&owner.cluster_id, page.as_deref())
+            .await
+            .expect("lists");
+        listed.extend(answer.instances.into_iter().map(|instance| instance.id));
+        page = answer.next;
+        if page.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed.len(), 2, "{listed:?}");
+    assert!(listed.contains(&created.id));
+    let elsewhere = provider
+        .list_by_tag(&other_cluster.cluster_id, None)
+        .await
+        .expect("lists");
+    assert!(
+        elsewhere.instances.is_empty(),
+        "clusters do not see each other"
+    );
+
+    let wrong = Incarnation::new("some-other-life");
+    assert_eq!(provider.delete(&created.id, owner, &wrong).await, Ok(()));
+    settle().await;
+    let kept = get(provider, &created.id, owner)
+        .await
+        .expect("S-11: another incarnation stays");
+    assert!(!kept.deleting);
+    assert_eq!(
+        provider
+            .delete(&created.id, &stranger, &created.incarnation)
+            .await,
+        Ok(())
+    );
+    settle().await;
+    assert!(
+        get(provider, &created.id, owner)
+            .await
+            .is_some_and(|kept| !kept.deleting)
+    );
+
+    for _ in 0..2 {
+        assert_eq!(
+            provider
+                .delete(&created.id, owner, &created.incarnation)
+                .await,
+            Ok(())
+        );
+    }
+    settle().await;
+    assert!(get(provider, &created.id, owner).await.is_none());
+    assert_eq!(provider.find(owner).await, Ok(None));
+    assert_eq!(
+        provider
+            .delete(&created.id, owner, &created.incarnation)
+            .await,
+        Ok(()),
+        "gone"
+    );
+
+    match provider.create(&again).await {
+        Ok(Creation::Created(next)) => {
+            assert_eq!(next.id, created.id, "the same name");
+            assert_ne!(next.incarnation, created.incarnation, "another life");
+        }
+        other => panic!("not created anew: {other:?}"),
+    }
+}
