@@ -361,6 +361,7 @@ fn without_directives(value: &Value) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn pod() -> TypeRef {
@@ -484,6 +485,46 @@ mod tests {
                 json!({"spec": {"containers": [{"name": "a"}]}}),
             ),
         ]);
+    }
+
+    fn any_pod() -> impl Strategy<Value = Value> {
+        let names = prop::collection::btree_set("[a-d]", 0..4);
+        let finalizers = prop::collection::btree_set("[a-d]", 0..4);
+        (names, finalizers, prop::option::of("[xyz]")).prop_map(|(names, finalizers, image)| {
+            let containers: Vec<Value> = names
+                .iter()
+                .map(|name| json!({"name": name, "image": image}))
+                .collect();
+            json!({"metadata": {"finalizers": finalizers}, "spec": {"containers": containers}})
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn p3_applying_a_patch_twice_is_as_good_as_once(target in any_pod(), patch in any_pod()) {
+            let once = strategic(&target, &patch, pod()).unwrap();
+            prop_assert_eq!(strategic(&once, &patch, pod()).unwrap(), once);
+        }
+
+        #[test]
+        fn p3_every_item_of_the_patch_is_there_and_none_of_the_target_is_lost(
+            target in any_pod(),
+            patch in any_pod(),
+        ) {
+            let merged = strategic(&target, &patch, pod()).unwrap();
+            let names = |pod: &Value| -> std::collections::BTreeSet<String> {
+                let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+                containers.map(|container| container["name"].to_string()).collect()
+            };
+            let expected: std::collections::BTreeSet<String> =
+                names(&target).union(&names(&patch)).cloned().collect();
+            prop_assert_eq!(names(&merged), expected);
+        }
+
+        #[test]
+        fn p3_an_empty_patch_changes_nothing(target in any_pod()) {
+            prop_assert_eq!(strategic(&target, &json!({}), pod()).unwrap(), target);
+        }
     }
 
     #[test]

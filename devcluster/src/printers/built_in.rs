@@ -74,6 +74,9 @@ pub(super) fn columns_and_rows(group: &str, kind: &str) -> (Vec<Column>, Cells) 
             },
         ),
         ("apps", "Deployment") => (deployment_columns(), deployment_cells),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => {
+            (definition_columns(), definition_cells)
+        }
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
             (binding_columns(), binding_cells)
         }
@@ -108,6 +111,14 @@ pub(super) fn name_of(object: &Value) -> Value {
 
 pub(super) fn age(object: &Value, now: Timestamp) -> Value {
     age::since(text_at(object, &["metadata", "creationTimestamp"]), now).into()
+}
+
+fn created_column() -> Column {
+    Column::new("Created At", "date", "Time of creation, in UTC.")
+}
+
+fn created(object: &Value) -> Value {
+    text_at(object, &["metadata", "creationTimestamp"]).into()
 }
 
 fn size(map: &Value) -> usize {
@@ -312,11 +323,16 @@ fn deployment_cells(deployment: &Value, now: Timestamp) -> Vec<Value> {
 
 /// A label selector object in the form of a query parameter.
 fn selector_text(selector: &Value) -> String {
-    let mut terms: Vec<String> = selector["matchLabels"]
+    let mut terms: Vec<(&str, String)> = selector["matchLabels"]
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .map(|(key, value)| {
+            (
+                &**key,
+                format!("{key}={}", value.as_str().unwrap_or_default()),
+            )
+        })
         .collect();
     for expression in list_at(selector, &["matchExpressions"]) {
         let key = text_at(expression, &["key"]);
@@ -326,18 +342,72 @@ fn selector_text(selector: &Value) -> String {
             .collect();
         values.sort_unstable();
         let values = values.join(",");
-        terms.push(match text_at(expression, &["operator"]) {
+        let term = match text_at(expression, &["operator"]) {
             "In" => format!("{key} in ({values})"),
             "NotIn" => format!("{key} notin ({values})"),
             "DoesNotExist" => format!("!{key}"),
             _ => key.to_owned(),
-        });
+        };
+        terms.push((key, term));
     }
     if terms.is_empty() {
-        "<none>".to_owned()
-    } else {
-        terms.join(",")
+        return "<none>".to_owned();
     }
+    terms.sort_by_key(|(key, _)| *key);
+    let terms: Vec<String> = terms.into_iter().map(|(_, term)| term).collect();
+    terms.join(",")
+}
+
+fn definition_columns() -> Vec<Column> {
+    vec![
+        name(),
+        text("Scope", "Cluster/Namespaced"),
+        text("Versions", "Served versions"),
+        created_column(),
+        text("Group", "API group").wide(),
+        text("Kind", "CustomResource kind").wide(),
+        text("ShortNames", "Short names").wide(),
+        Column::new("Established", "boolean", "Established status").wide(),
+    ]
+}
+
+fn definition_cells(definition: &Value, _: Timestamp) -> Vec<Value> {
+    let spec = |path: &[&str]| {
+        let path: Vec<&str> = std::iter::once("spec")
+            .chain(path.iter().copied())
+            .collect();
+        Value::from(text_at(definition, &path))
+    };
+    let mut versions: Vec<String> = list_at(definition, &["spec", "versions"])
+        .iter()
+        .filter(|version| version["served"] == true)
+        .map(|version| {
+            let mark = if version["storage"] == true {
+                "(storage)"
+            } else {
+                ""
+            };
+            format!("{}{mark}", text_at(version, &["name"]))
+        })
+        .collect();
+    versions.sort_unstable();
+    let short_names: Vec<&str> = list_at(definition, &["spec", "names", "shortNames"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let is_established = list_at(definition, &["status", "conditions"])
+        .iter()
+        .any(|c| c["type"] == "Established" && c["status"] == "True");
+    vec![
+        name_of(definition),
+        spec(&["scope"]),
+        versions.join(",").into(),
+        created(definition),
+        spec(&["group"]),
+        spec(&["names", "kind"]),
+        short_names.join(",").into(),
+        is_established.into(),
+    ]
 }
 
 fn binding_columns() -> Vec<Column> {

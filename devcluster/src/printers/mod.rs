@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn n9_a_kind_without_a_printer_has_name_and_created_at() {
-        let printer = Printer::built_in("apiextensions.k8s.io", "CustomResourceDefinition");
+        let printer = Printer::built_in("rbac.authorization.k8s.io", "Role");
         let object = json!({"metadata": {"name": "x",
             "creationTimestamp": "2024-01-01T00:00:00Z"}});
         let table = printer.table(
@@ -301,5 +301,37 @@ mod tests {
         let by_default = Printer::custom(None);
         let table = by_default.table(&[&object], json!({}), &options(IncludeObject::None, true));
         assert_eq!(table["rows"][0]["cells"], json!(["x", "2m"]));
+    }
+
+    /// Tables recorded from a kube-apiserver 1.37.2.
+    #[test]
+    fn n9_columns_and_cells_are_those_of_the_real_server() {
+        let recording: Value =
+            serde_json::from_str(include_str!("recordings/tables.json")).unwrap();
+        let cases = recording.as_array().unwrap();
+        assert!(cases.len() > 20);
+        for case in cases {
+            let kind = case["kind"].as_str().unwrap();
+            let printer = Printer::built_in(case["group"].as_str().unwrap(), kind);
+            let options = TableOptions {
+                now: case["now"].as_str().unwrap().parse().unwrap(),
+                ..options(IncludeObject::None, true)
+            };
+            let table = printer.table(&[&case["object"]], json!({}), &options);
+            let columns: Vec<Value> = table["columnDefinitions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|c| json!([c["name"], c["type"], c["format"], c["priority"]]))
+                .collect();
+            assert_eq!(Value::from(columns), case["columns"], "{kind}");
+            let row = &table["rows"][0];
+            assert_eq!(
+                row["cells"], case["cells"],
+                "{kind} {}",
+                case["object"]["metadata"]
+            );
+            assert_eq!(row["conditions"], case["conditions"], "{kind}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Answers recorded from a kube-apiserver 1.37.2, replayed against this crate.
 
-use serde_json::{Value, json};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
 
 use super::*;
 
@@ -145,4 +146,94 @@ fn c6_expensive_rules_are_refused_with_the_factor_of_the_real_server() {
         }
     }
     assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+/// Any JSON of a few levels, with names that schemas and resources give a meaning.
+fn any_json() -> impl Strategy<Value = Value> {
+    let scalar = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z(.]{0,6}".prop_map(Value::from),
+        Just(json!("object")),
+        Just(json!("array")),
+        Just(json!("string")),
+    ];
+    scalar.prop_recursive(4, 64, 6, |inner| {
+        let name = prop_oneof![
+            Just("type"),
+            Just("properties"),
+            Just("items"),
+            Just("additionalProperties"),
+            Just("default"),
+            Just("anyOf"),
+            Just("not"),
+            Just("pattern"),
+            Just("x-kubernetes-validations"),
+            Just("rule"),
+            Just("x-kubernetes-list-type"),
+            Just("spec"),
+            Just("metadata"),
+            Just("a"),
+        ];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            prop::collection::vec((name, inner), 0..6).prop_map(|fields| {
+                let fields = fields
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value));
+                Value::Object(fields.collect::<Map<_, _>>())
+            }),
+        ]
+    })
+}
+
+/// A schema that is structural, and what may be an object of it.
+fn schema_and_object() -> impl Strategy<Value = (Value, Value)> {
+    let schema = json!({"type": "object", "properties": {
+        "a": {"type": "string", "default": "x", "maxLength": 3},
+        "spec": {"type": "object", "default": {}, "properties": {
+            "a": {"type": "integer", "default": 1},
+            "items": {"type": "array", "items": {"type": "object", "properties": {
+                "type": {"type": "string", "default": "t"}}}},
+            "default": {"type": "object", "additionalProperties": {"type": "string"}},
+            "rule": {"x-kubernetes-preserve-unknown-fields": true},
+        }},
+    }});
+    any_json().prop_map(move |object| (schema.clone(), object))
+}
+
+proptest! {
+    #[test]
+    fn no_definition_and_no_schema_can_cause_a_panic(schema in any_json(), object in any_json()) {
+        let mut definition = json!({"spec": {"versions": [{"schema": {
+            "openAPIV3Schema": schema.clone()}}]}, "status": object.clone()});
+        crd::apply_defaults(&mut definition);
+        prop_assert!(!crd::validate(&definition, Some(&object)).is_empty());
+        if let Ok(schema) = CompiledSchema::compile(&schema, "s") {
+            let mut object = object;
+            schema.prune(&mut object);
+            schema.apply_defaults(&mut object);
+            schema.validate(&object, Some(&object));
+        }
+    }
+
+    #[test]
+    fn pruning_and_defaulting_twice_is_as_good_as_once((schema, object) in schema_and_object()) {
+        let schema = CompiledSchema::compile(&schema, "").unwrap();
+        let mut once = object;
+        schema.prune(&mut once);
+        schema.apply_defaults(&mut once);
+        let mut twice = once.clone();
+        prop_assert_eq!(schema.prune(&mut twice), Vec::<String>::new());
+        schema.apply_defaults(&mut twice);
+        prop_assert_eq!(once, twice);
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_refused((schema, object) in schema_and_object()) {
+        let schema = CompiledSchema::compile(&schema, "").unwrap();
+        prop_assert_eq!(schema.validate(&object, Some(&object)), Vec::new());
+    }
 }

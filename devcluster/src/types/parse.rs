@@ -144,6 +144,7 @@ impl<'de> Visitor<'de> for Node<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     #[test]
@@ -163,6 +164,34 @@ mod tests {
                 "duplicate field \"a\"",
             ]
         );
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let scalar = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+        ];
+        scalar.prop_recursive(4, 64, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::Array),
+                prop::collection::btree_map(".{0,4}", inner, 0..6)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_written_is_read_back(value in any_json()) {
+            let text = value.to_string();
+            let (read, duplicates) = parse_json(text.as_bytes()).unwrap();
+            let usual: Value = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(read, usual);
+            prop_assert_eq!(duplicates, Vec::new());
+        }
     }
 
     #[test]
