@@ -39,7 +39,7 @@ impl Reconciler for Expiry {
     }
 }
 
-fn expiry(client: Client) -> Result<Manager, BoxError> {
+pub(crate) fn expiry(client: Client) -> Result<Manager, BoxError> {
     let configs: Informer<ConfigMap> = Informer::new(client.clone(), InformerOptions::default())?;
     let lister = configs.lister();
     let controller = Controller::builder("configmap-expiry", Expiry { client, lister })

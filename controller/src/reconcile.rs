@@ -69,7 +69,8 @@ impl<R: Reconciler> ErasedReconciler for R {
         key: &'a ObjectKey,
         ctx: &'a Context,
     ) -> Pin<Box<dyn Future<Output = Result<Action, ReconcileError>> + Send + 'a>> {
-        Box::pin(Reconciler::reconcile(self, key, ctx))
+        // Called within the future, so that a panic before its first await is one of the run too.
+        Box::pin(async move { Reconciler::reconcile(self, key, ctx).await })
     }
 }
 

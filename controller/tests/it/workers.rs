@@ -6,9 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use controller::{Action, Cancelled, ControllerOptions, ReconcileError};
+use controller::{
+    Action, Cancelled, Context, Controller, ControllerOptions, Manager, ObjectKey, ReconcileError,
+    Reconciler,
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use crate::support::{Scripting, Stage, config, key, ms, pass};
+use crate::support::{Scene, Scripting, Stage, config, key, ms, pass, unique};
 
 fn options(workers: usize) -> ControllerOptions {
     ControllerOptions {
@@ -115,6 +120,40 @@ async fn k3_a_panic_costs_its_key_a_failure_and_the_worker_lives() {
     assert_eq!((metrics.panics, metrics.errors, metrics.success), (2, 2, 2));
     assert_eq!(metrics.active_workers, 0);
     stage.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn k3_a_panic_before_the_first_await_is_caught_as_well() {
+    struct Eager;
+    impl Reconciler for Eager {
+        #[expect(
+            clippy::manual_async_fn,
+            reason = "an async fn would run nothing when called"
+        )]
+        fn reconcile(
+            &self,
+            key: &ObjectKey,
+            _: &Context,
+        ) -> impl Future<Output = Result<Action, ReconcileError>> + Send {
+            assert!(key.name() != "bad", "no luck");
+            async { Ok(Action::Done) }
+        }
+    }
+    let scene = Scene::listing(vec![config("bad", 1), config("good", 1)]);
+    let controller = Controller::builder(unique("eager"), Eager)
+        .for_object(&scene.informer)
+        .build()
+        .unwrap();
+    let handle = controller.handle();
+    let manager = Manager::default()
+        .add_informer(&scene.informer)
+        .add_controller(controller);
+    let mut running = JoinSet::new();
+    running.spawn(manager.run(CancellationToken::new()));
+    pass(ms(100)).await;
+    let metrics = handle.metrics();
+    assert!(metrics.panics > 1, "{metrics:?}");
+    assert_eq!(metrics.success, 1);
 }
 
 /// Set in the child process that is to die of a panic.
