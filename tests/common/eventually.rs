@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(25);
 ///
 /// # Panics
 /// After `limit`, with `what` and the last reason that `probe` gave.
-pub async fn eventually<T, F>(limit: Duration, what: &str, mut probe: impl FnMut() -> F) -> T
+pub(crate) async fn eventually<T, F>(limit: Duration, what: &str, mut probe: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, String>>,
 {

@@ -15,17 +15,17 @@ use super::through;
 use super::world::World;
 
 /// How long any single step may take, on a slow machine too.
-pub const STEP: Duration = Duration::from_secs(40);
+pub(crate) const STEP: Duration = Duration::from_secs(40);
 
 /// A Managed Proxy on pods with an addition to its spec.
-pub fn managed(name: &str, addition: &Value) -> Proxy {
+pub(crate) fn managed(name: &str, addition: &Value) -> Proxy {
     let mut spec = json!({ "mode": "Managed", "provider": "kubernetes" });
     merge(&mut spec, addition);
     proxy(name, &spec)
 }
 
 /// A Proxy with exactly this spec.
-pub fn proxy(name: &str, spec: &Value) -> Proxy {
+pub(crate) fn proxy(name: &str, spec: &Value) -> Proxy {
     serde_json::from_value(json!({
         "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
         "metadata": { "name": name }, "spec": spec
@@ -35,18 +35,25 @@ pub fn proxy(name: &str, spec: &Value) -> Proxy {
 
 fn merge(target: &mut Value, addition: &Value) {
     if let (Some(target), Some(addition)) = (target.as_object_mut(), addition.as_object()) {
-        target.extend(addition.iter().map(|(key, value)| (key.clone(), value.clone())));
+        target.extend(
+            addition
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
     }
 }
 
 /// Creates a Proxy.
-pub async fn create(world: &World, proxy: &Proxy) -> Proxy {
+pub(crate) async fn create(world: &World, proxy: &Proxy) -> Proxy {
     let proxies: Api<Proxy> = world.api();
-    proxies.create(&PostParams::default(), proxy).await.expect("the Proxy is accepted")
+    proxies
+        .create(&PostParams::default(), proxy)
+        .await
+        .expect("the Proxy is accepted")
 }
 
 /// Changes a Proxy by a merge patch, as `kubectl patch --type merge` does.
-pub async fn edit(world: &World, name: &str, patch: &Value) -> Proxy {
+pub(crate) async fn edit(world: &World, name: &str, patch: &Value) -> Proxy {
     let proxies: Api<Proxy> = world.api();
     proxies
         .patch(name, &PatchParams::default(), &Patch::Merge(patch))
@@ -55,53 +62,76 @@ pub async fn edit(world: &World, name: &str, patch: &Value) -> Proxy {
 }
 
 /// Asks for a Proxy's deletion.
-pub async fn delete(world: &World, name: &str) {
+pub(crate) async fn delete(world: &World, name: &str) {
     let proxies: Api<Proxy> = world.api();
-    proxies.delete(name, &DeleteParams::default()).await.expect("the Proxy can be deleted");
+    proxies
+        .delete(name, &DeleteParams::default())
+        .await
+        .expect("the Proxy can be deleted");
 }
 
 /// The Proxy as the server has it.
-pub async fn get(world: &World, name: &str) -> Option<Proxy> {
+pub(crate) async fn get(world: &World, name: &str) -> Option<Proxy> {
     let proxies: Api<Proxy> = world.api();
     proxies.get_opt(name).await.expect("Proxies can be read")
 }
 
 /// Writes a Secret of one key.
-pub async fn put_secret(world: &World, name: &str, key: &str, text: &str) {
+pub(crate) async fn put_secret(world: &World, name: &str, key: &str, text: &str) {
     let secrets: Api<Secret> = world.api();
     let secret: Secret = serde_json::from_value(json!({
         "metadata": { "name": name }, "stringData": { key: text }
     }))
     .expect("a Secret");
-    if secrets.get_opt(name).await.expect("Secrets can be read").is_none() {
-        secrets.create(&PostParams::default(), &secret).await.expect("the Secret is accepted");
+    if secrets
+        .get_opt(name)
+        .await
+        .expect("Secrets can be read")
+        .is_none()
+    {
+        secrets
+            .create(&PostParams::default(), &secret)
+            .await
+            .expect("the Secret is accepted");
     } else {
         let patch = Patch::Merge(json!({ "stringData": { key: text } }));
-        secrets.patch(name, &PatchParams::default(), &patch).await.expect("the Secret changes");
+        secrets
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .expect("the Secret changes");
     }
 }
 
 /// The pods of a Proxy that are there, being deleted or not.
-pub async fn pods_of(world: &World, proxy: &Proxy) -> Vec<Pod> {
+pub(crate) async fn pods_of(world: &World, proxy: &Proxy) -> Vec<Pod> {
     let pods: Api<Pod> = world.api();
-    let selector =
-        format!("{}={}", super::pods::PROXY_UID, proxy.uid().expect("a stored Proxy has a UID"));
-    pods.list(&ListParams::default().labels(&selector)).await.expect("pods can be listed").items
+    let selector = format!(
+        "{}={}",
+        super::pods::PROXY_UID,
+        proxy.uid().expect("a stored Proxy has a UID")
+    );
+    pods.list(&ListParams::default().labels(&selector))
+        .await
+        .expect("pods can be listed")
+        .items
 }
 
 /// All pods of the fleet's namespace.
-pub async fn all_pods(world: &World) -> Vec<Pod> {
+pub(crate) async fn all_pods(world: &World) -> Vec<Pod> {
     let pods: Api<Pod> = world.api();
-    pods.list(&ListParams::default()).await.expect("pods can be listed").items
+    pods.list(&ListParams::default())
+        .await
+        .expect("pods can be listed")
+        .items
 }
 
 /// The reason of a condition, if the condition is there.
-pub fn reason(proxy: &Proxy, kind: ConditionType) -> Option<Reason> {
+pub(crate) fn reason(proxy: &Proxy, kind: ConditionType) -> Option<Reason> {
     conditions::reason(&proxy.status.as_ref()?.conditions, kind)
 }
 
 /// The message of a condition; empty if the condition is not there.
-pub fn message(proxy: &Proxy, kind: ConditionType) -> &str {
+pub(crate) fn message(proxy: &Proxy, kind: ConditionType) -> &str {
     proxy
         .status
         .as_ref()
@@ -110,31 +140,33 @@ pub fn message(proxy: &Proxy, kind: ConditionType) -> &str {
 }
 
 /// The hash that the operator noted on the Proxy.
-pub fn hash(proxy: &Proxy) -> Option<&str> {
-    proxy.annotations().get(SPEC_HASH_ANNOTATION).map(String::as_str)
+pub(crate) fn hash(proxy: &Proxy) -> Option<&str> {
+    proxy
+        .annotations()
+        .get(SPEC_HASH_ANNOTATION)
+        .map(String::as_str)
 }
 
 /// Waits until the Proxy passes a check.
-pub async fn until(
-    world: &World,
-    name: &str,
-    what: &str,
-    check: impl Fn(&Proxy) -> bool,
-) -> Proxy {
+pub(crate) async fn until(world: &World, name: &str, what: &str, check: impl Fn(&Proxy) -> bool) -> Proxy {
     eventually(STEP, &format!("{name}: {what}"), || async {
         let proxy = get(world, name).await.ok_or("it is gone")?;
-        if check(&proxy) { Ok(proxy) } else { Err(describe(&proxy)) }
+        if check(&proxy) {
+            Ok(proxy)
+        } else {
+            Err(describe(&proxy))
+        }
     })
     .await
 }
 
 /// Waits until the Proxy is Ready at its newest generation.
-pub async fn ready(world: &World, name: &str) -> Proxy {
+pub(crate) async fn ready(world: &World, name: &str) -> Proxy {
     until(world, name, "is Ready", is_ready).await
 }
 
 /// Whether the status says Ready, for the newest generation.
-pub fn is_ready(proxy: &Proxy) -> bool {
+pub(crate) fn is_ready(proxy: &Proxy) -> bool {
     proxy.status.as_ref().is_some_and(|status| {
         status.phase == Some(Phase::Ready)
             && status.observed_generation == proxy.metadata.generation
@@ -144,7 +176,7 @@ pub fn is_ready(proxy: &Proxy) -> bool {
 }
 
 /// Waits until the Proxy is gone, and shows that its pods went before it.
-pub async fn gone(world: &World, name: &str) {
+pub(crate) async fn gone(world: &World, name: &str) {
     eventually(STEP, &format!("{name} is gone"), || async {
         match get(world, name).await {
             None => Ok(()),
@@ -155,7 +187,7 @@ pub async fn gone(world: &World, name: &str) {
 }
 
 /// Waits until a Ready Proxy runs on an instance other than `before`.
-pub async fn replaced(world: &World, name: &str, before: &Proxy) -> Proxy {
+pub(crate) async fn replaced(world: &World, name: &str, before: &Proxy) -> Proxy {
     let old = instance(before);
     until(world, name, "is Ready on another instance", |proxy| {
         is_ready(proxy) && instance(proxy).is_some() && instance(proxy) != old
@@ -164,19 +196,34 @@ pub async fn replaced(world: &World, name: &str, before: &Proxy) -> Proxy {
 }
 
 /// The incarnation that the status names.
-pub fn instance(proxy: &Proxy) -> Option<&str> {
+pub(crate) fn instance(proxy: &Proxy) -> Option<&str> {
     proxy.status.as_ref()?.instance_uid.as_deref()
 }
 
 /// Fetches the echo page through the Proxy, plain and by CONNECT, and shows that the caller was its own address.
-pub async fn answers(world: &World, proxy: &Proxy) {
+pub(crate) async fn answers(world: &World, proxy: &Proxy) {
     let status = proxy.status.as_ref().expect("a Ready Proxy has a status");
-    let endpoint = status.endpoint.as_ref().expect("a Ready Proxy has an endpoint");
+    let endpoint = status
+        .endpoint
+        .as_ref()
+        .expect("a Ready Proxy has an endpoint");
     let address = format!("{}:{}", endpoint.host, endpoint.port);
     let target = world.echo.address();
     let own = status.ip.as_deref().expect("a Ready Proxy has an address");
-    assert_eq!(through::plain(&address, target).await.expect("a plain answer").ip, own);
-    assert_eq!(through::tunnel(&address, target).await.expect("a tunnelled answer").ip, own);
+    assert_eq!(
+        through::plain(&address, target)
+            .await
+            .expect("a plain answer")
+            .ip,
+        own
+    );
+    assert_eq!(
+        through::tunnel(&address, target)
+            .await
+            .expect("a tunnelled answer")
+            .ip,
+        own
+    );
 }
 
 fn describe(proxy: &Proxy) -> String {

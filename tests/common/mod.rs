@@ -1,10 +1,10 @@
 //! What every end-to-end test needs: an API server with simulated nodes, the operator as a process, and the
 //! scenarios, which are the same on the embedded and on the real API server.
 
-pub mod eventually;
-pub mod fleet;
-pub mod operator;
-pub mod pods;
-pub mod scenarios;
-pub mod through;
-pub mod world;
+pub(crate) mod eventually;
+pub(crate) mod fleet;
+pub(crate) mod operator;
+pub(crate) mod pods;
+pub(crate) mod scenarios;
+pub(crate) mod through;
+pub(crate) mod world;

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 
 /// A running `proxy-operator run`; dropping it kills it.
-pub struct Operator {
+pub(crate) struct Operator {
     child: Child,
     log: PathBuf,
 }
 
 impl Operator {
     /// Starts the operator against a kubeconfig with short polls; its log goes to a file beside it.
-    pub fn start(kubeconfig: &Path, flags: &[&str]) -> Self {
+    pub(crate) fn start(kubeconfig: &Path, flags: &[&str]) -> Self {
         let log = kubeconfig.with_extension("operator.log");
         let file = std::fs::OpenOptions::new()
             .create(true)
@@ -39,12 +39,12 @@ impl Operator {
     }
 
     /// Ends it by SIGKILL and waits until it is gone.
-    pub async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.child.kill().await.expect("the process is ours");
     }
 
     /// Waits until it ends by itself; gives its exit code, none for a signal.
-    pub async fn ended(&mut self, limit: Duration) -> Option<i32> {
+    pub(crate) async fn ended(&mut self, limit: Duration) -> Option<i32> {
         tokio::time::timeout(limit, self.child.wait())
             .await
             .unwrap_or_else(|_| panic!("still runs after {limit:?}:\n{}", self.log()))
@@ -53,12 +53,15 @@ impl Operator {
     }
 
     /// Whether it has ended.
-    pub fn is_gone(&mut self) -> bool {
-        self.child.try_wait().expect("the process is ours").is_some()
+    pub(crate) fn is_gone(&mut self) -> bool {
+        self.child
+            .try_wait()
+            .expect("the process is ours")
+            .is_some()
     }
 
     /// All that it (and runs before it with the same kubeconfig) has logged.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::world::World;
 
 /// The label that names the Proxy of a pod.
-pub const PROXY_UID: &str = "crawl.proxyoperator.dev/proxy-uid";
+pub(crate) const PROXY_UID: &str = "crawl.proxyoperator.dev/proxy-uid";
 
 #[derive(Default)]
 struct Ledger {
@@ -24,7 +24,11 @@ struct Ledger {
 
 impl Ledger {
     fn apply(&mut self, pod: &Pod, gone: bool) {
-        let Some(proxy) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(PROXY_UID))
+        let Some(proxy) = pod
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(PROXY_UID))
         else {
             return;
         };
@@ -43,23 +47,32 @@ impl Ledger {
 }
 
 /// Follows every pod of the fleet from the moment it starts.
-pub struct PodMonitor {
+pub(crate) struct PodMonitor {
     ledger: Arc<Mutex<Ledger>>,
     task: JoinHandle<()>,
 }
 
 impl PodMonitor {
     /// Starts to follow.
-    pub async fn start(world: &World) -> Self {
+    pub(crate) async fn start(world: &World) -> Self {
         let pods: Api<Pod> = world.api();
         let ledger = Arc::new(Mutex::new(Ledger::default()));
-        let list = pods.list(&ListParams::default()).await.expect("pods can be listed");
+        let list = pods
+            .list(&ListParams::default())
+            .await
+            .expect("pods can be listed");
         for pod in &list.items {
-            ledger.lock().expect("no panic under the lock").apply(pod, false);
+            ledger
+                .lock()
+                .expect("no panic under the lock")
+                .apply(pod, false);
         }
         let mut version = list.metadata.resource_version.unwrap_or_default();
         let shared = Arc::clone(&ledger);
-        #[expect(clippy::disallowed_methods, reason = "the monitor owns the task and aborts it")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the monitor owns the task and aborts it"
+        )]
         let task = tokio::spawn(async move {
             loop {
                 let Ok(stream) = pods.watch(&WatchParams::default(), &version).await else {
@@ -77,7 +90,10 @@ impl PodMonitor {
                         WatchEvent::Error(status) => panic!("the pod watch broke: {status:?}"),
                     };
                     version = pod.metadata.resource_version.clone().unwrap_or(version);
-                    shared.lock().expect("no panic under the lock").apply(&pod, gone);
+                    shared
+                        .lock()
+                        .expect("no panic under the lock")
+                        .apply(&pod, gone);
                 }
             }
         });
@@ -85,13 +101,13 @@ impl PodMonitor {
     }
 
     /// How many pods the Proxy with this UID has had so far.
-    pub fn ever(&self, proxy_uid: &str) -> usize {
+    pub(crate) fn ever(&self, proxy_uid: &str) -> usize {
         let ledger = self.ledger.lock().expect("no panic under the lock");
         ledger.ever.get(proxy_uid).map_or(0, BTreeSet::len)
     }
 
     /// Panics if at some moment two pods of one Proxy stood side by side, or if the watch broke.
-    pub fn assert_never_two(&self) {
+    pub(crate) fn assert_never_two(&self) {
         assert!(!self.task.is_finished(), "the pod watch broke");
         let ledger = self.ledger.lock().expect("no panic under the lock");
         assert!(ledger.twice.is_empty(), "{:?}", ledger.twice);

@@ -17,9 +17,9 @@ use realcluster::RealCluster;
 use super::eventually::eventually;
 
 /// The namespace that the scenarios put their fleets into.
-pub const FLEET: &str = "fleet";
+pub(crate) const FLEET: &str = "fleet";
 /// The user that the operator's requests are counted under.
-pub const OPERATOR_USER: &str = "system:serviceaccount:proxy-operator:proxy-operator";
+pub(crate) const OPERATOR_USER: &str = "system:serviceaccount:proxy-operator:proxy-operator";
 const OPERATOR: &str = "proxy-operator";
 
 enum Server {
@@ -28,11 +28,11 @@ enum Server {
 }
 
 /// An API server with the CRD, the shipped role, a token for the operator, simulated nodes and an echo server.
-pub struct World {
+pub(crate) struct World {
     /// A cluster administrator's client, over HTTPS.
-    pub admin: Client,
+    pub(crate) admin: Client,
     /// The server that proxied requests are sent to.
-    pub echo: EchoHandle,
+    pub(crate) echo: EchoHandle,
     server: Server,
     kubelet: KubeletHandle,
     dir: tempfile::TempDir,
@@ -40,15 +40,20 @@ pub struct World {
 
 impl World {
     /// A world on the embedded API server.
-    pub async fn embedded() -> Self {
+    pub(crate) async fn embedded() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let cluster = DevCluster::builder().start().await.expect("the embedded cluster starts");
-        cluster.write_kubeconfig(admin_config(dir.path())).expect("a kubeconfig");
+        let cluster = DevCluster::builder()
+            .start()
+            .await
+            .expect("the embedded cluster starts");
+        cluster
+            .write_kubeconfig(admin_config(dir.path()))
+            .expect("a kubeconfig");
         Self::prepare(Server::Embedded(Box::new(cluster)), dir).await
     }
 
     /// A world on the real API server; none where its program is not built.
-    pub async fn real() -> Option<Self> {
+    pub(crate) async fn real() -> Option<Self> {
         let cluster = RealCluster::start_if_built(&realcluster::Options::default())
             .await
             .expect("the real API server starts")?;
@@ -78,24 +83,31 @@ impl World {
             proxy: true,
             ..KubeletOptions::default()
         };
-        let kubelet =
-            Kubelet::start(admin.clone(), options).await.expect("the simulated nodes start");
+        let kubelet = Kubelet::start(admin.clone(), options)
+            .await
+            .expect("the simulated nodes start");
         let echo = EchoServer::start().await.expect("the echo server starts");
-        Self { admin, echo, server, kubelet, dir }
+        Self {
+            admin,
+            echo,
+            server,
+            kubelet,
+            dir,
+        }
     }
 
     /// The kubeconfig that carries nothing but the operator's ServiceAccount token.
-    pub fn operator_kubeconfig(&self) -> PathBuf {
+    pub(crate) fn operator_kubeconfig(&self) -> PathBuf {
         self.dir.path().join("operator.yaml")
     }
 
     /// A cluster administrator's kubeconfig.
-    pub fn admin_kubeconfig(&self) -> PathBuf {
+    pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
         admin_config(self.dir.path())
     }
 
     /// The embedded cluster, where this world stands on it.
-    pub fn embedded_cluster(&self) -> Option<&DevCluster> {
+    pub(crate) fn embedded_cluster(&self) -> Option<&DevCluster> {
         match &self.server {
             Server::Embedded(cluster) => Some(cluster),
             Server::Real(_) => None,
@@ -103,15 +115,18 @@ impl World {
     }
 
     /// Objects of a kind in the fleet's namespace.
-    pub fn api<K>(&self) -> Api<K>
+    pub(crate) fn api<K>(&self) -> Api<K>
     where
-        K: kube_client::Resource<DynamicType = (), Scope = kube_client::core::NamespaceResourceScope>,
+        K: kube_client::Resource<
+                DynamicType = (),
+                Scope = kube_client::core::NamespaceResourceScope,
+            >,
     {
         Api::namespaced(self.admin.clone(), FLEET)
     }
 
     /// Stops nodes and server and waits for them.
-    pub async fn shutdown(self) {
+    pub(crate) async fn shutdown(self) {
         self.kubelet.shutdown().await;
         match self.server {
             Server::Embedded(cluster) => cluster.shutdown().await,
@@ -154,7 +169,10 @@ async fn install(admin: &Client) {
     }
     let proxies: Api<proxy_operator::api::Proxy> = Api::all(admin.clone());
     eventually(Duration::from_secs(10), "the CRD is served", || async {
-        proxies.list(&Default::default()).await.map_err(|error| error.to_string())
+        proxies
+            .list(&Default::default())
+            .await
+            .map_err(|error| error.to_string())
     })
     .await;
 }
@@ -162,7 +180,10 @@ async fn install(admin: &Client) {
 async fn operator_token(admin: &Client) -> String {
     let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), OPERATOR);
     let request = TokenRequest {
-        spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+        spec: TokenRequestSpec {
+            expiration_seconds: Some(3600),
+            ..TokenRequestSpec::default()
+        },
         ..TokenRequest::default()
     };
     accounts

@@ -26,7 +26,12 @@ impl<'a> Doomed<'a> {
     fn start(world: &'a World, point: &'static str) -> Self {
         let flags = ["--drift-poll", "500ms", "--crash-at", point];
         let operator = Operator::start(&world.operator_kubeconfig(), &flags);
-        Self { world, point, operator, crashes: 0 }
+        Self {
+            world,
+            point,
+            operator,
+            crashes: 0,
+        }
     }
 
     /// Starts it anew if it has died. It may die once only: the second run has no crash point.
@@ -49,7 +54,11 @@ impl<'a> Doomed<'a> {
                 let check = &check;
                 async move {
                     let proxy = fleet::get(world, name).await;
-                    if check(&proxy) { Ok(()) } else { Err(format!("{proxy:?}")) }
+                    if check(&proxy) {
+                        Ok(())
+                    } else {
+                        Err(format!("{proxy:?}"))
+                    }
                 }
             })
             .await;
@@ -73,14 +82,19 @@ async fn survives(world: &World, point: &'static str) {
     for name in NAMES {
         let proxy = fleet::get(world, name).await.expect("it is there");
         hashes.push(fleet::hash(&proxy).map(str::to_owned));
-        fleet::edit(world, name, &json!({ "spec": { "tags": { "edited": "yes" } } })).await;
+        fleet::edit(
+            world,
+            name,
+            &json!({ "spec": { "tags": { "edited": "yes" } } }),
+        )
+        .await;
     }
     operator
         .until("is replaced", |proxy| {
             ready(proxy)
-                && proxy.as_ref().is_some_and(|proxy| {
-                    !hashes.contains(&fleet::hash(proxy).map(str::to_owned))
-                })
+                && proxy
+                    .as_ref()
+                    .is_some_and(|proxy| !hashes.contains(&fleet::hash(proxy).map(str::to_owned)))
         })
         .await;
     one_pod_each(world, &created).await;
@@ -89,19 +103,23 @@ async fn survives(world: &World, point: &'static str) {
     let pods: Api<Pod> = world.api();
     for pod in fleet::all_pods(world).await {
         lost.push(pod.uid());
-        pods.delete(&pod.name_any(), &DeleteParams::default()).await.expect("a pod can be lost");
+        pods.delete(&pod.name_any(), &DeleteParams::default())
+            .await
+            .expect("a pod can be lost");
     }
     operator
         .until("is made again", |proxy| {
             ready(proxy)
-                && proxy.as_ref().is_some_and(|proxy| {
-                    !lost.contains(&fleet::instance(proxy).map(str::to_owned))
-                })
+                && proxy
+                    .as_ref()
+                    .is_some_and(|proxy| !lost.contains(&fleet::instance(proxy).map(str::to_owned)))
         })
         .await;
     one_pod_each(world, &created).await;
     for proxy in &created {
-        let proxy = fleet::get(world, &proxy.name_any()).await.expect("it is there");
+        let proxy = fleet::get(world, &proxy.name_any())
+            .await
+            .expect("it is there");
         fleet::answers(world, &proxy).await;
     }
 
@@ -110,15 +128,29 @@ async fn survives(world: &World, point: &'static str) {
     }
     operator.until("is gone", Option::is_none).await;
     // A crash after the last Proxy has gone shows only now.
-    eventually(fleet::STEP, &format!("the operator dies at {}", operator.point), || {
-        operator.revive();
-        let crashes = operator.crashes;
-        async move { if crashes == 1 { Ok(()) } else { Err("it never died".to_owned()) } }
-    })
+    eventually(
+        fleet::STEP,
+        &format!("the operator dies at {}", operator.point),
+        || {
+            operator.revive();
+            let crashes = operator.crashes;
+            async move {
+                if crashes == 1 {
+                    Ok(())
+                } else {
+                    Err("it never died".to_owned())
+                }
+            }
+        },
+    )
     .await;
     eventually(fleet::STEP, "no pod is left", || async {
         let left = fleet::all_pods(world).await.len();
-        if left == 0 { Ok(()) } else { Err(format!("{left} pods")) }
+        if left == 0 {
+            Ok(())
+        } else {
+            Err(format!("{left} pods"))
+        }
     })
     .await;
     monitor.assert_never_two();
@@ -134,7 +166,7 @@ async fn one_pod_each(world: &World, proxies: &[Proxy]) {
 
 macro_rules! crash_points {
     ($($name:ident: $point:literal,)+) => {
-        $(pub async fn $name(world: &World) {
+        $(pub(crate) async fn $name(world: &World) {
             survives(world, $point).await;
         })+
     };

@@ -12,7 +12,7 @@ fn endpoint() -> serde_json::Value {
     json!({ "mode": "External", "endpoint": { "host": "127.0.0.1", "port": 3128 } })
 }
 
-pub async fn t02_an_external_proxy_is_ready_without_finalizer_or_pod(world: &World) {
+pub(crate) async fn t02_an_external_proxy_is_ready_without_finalizer_or_pod(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     fleet::create(world, &fleet::proxy("theirs", &endpoint())).await;
     let proxy = fleet::ready(world, "theirs").await;
@@ -21,7 +21,10 @@ pub async fn t02_an_external_proxy_is_ready_without_finalizer_or_pod(world: &Wor
     let status = proxy.status.as_ref().expect("a status");
     assert_eq!(status.ip.as_deref(), Some("127.0.0.1"));
     assert_eq!(status.provider_id, None);
-    assert_eq!(fleet::reason(&proxy, ConditionType::Provisioned), Some(Reason::ExternalEndpoint));
+    assert_eq!(
+        fleet::reason(&proxy, ConditionType::Provisioned),
+        Some(Reason::ExternalEndpoint)
+    );
     assert!(fleet::all_pods(world).await.is_empty());
     if let Some(cluster) = world.embedded_cluster() {
         let calls = cluster.counters().count(|request| {
@@ -31,7 +34,7 @@ pub async fn t02_an_external_proxy_is_ready_without_finalizer_or_pod(world: &Wor
     }
 }
 
-pub async fn t04_an_external_proxy_goes_at_once(world: &World) {
+pub(crate) async fn t04_an_external_proxy_goes_at_once(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     fleet::create(world, &fleet::proxy("theirs", &endpoint())).await;
     fleet::ready(world, "theirs").await;
@@ -39,7 +42,7 @@ pub async fn t04_an_external_proxy_goes_at_once(world: &World) {
     assert!(fleet::get(world, "theirs").await.is_none());
 }
 
-pub async fn t09_a_proxy_that_turns_external_and_back_leaves_no_pod_behind(world: &World) {
+pub(crate) async fn t09_a_proxy_that_turns_external_and_back_leaves_no_pod_behind(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     fleet::create(world, &fleet::managed("one", &json!({}))).await;
     let managed = fleet::ready(world, "one").await;

@@ -13,7 +13,7 @@ use crate::common::world::World;
 
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 
-pub async fn t01_a_managed_fleet_gets_ready_and_forwards(world: &World) {
+pub(crate) async fn t01_a_managed_fleet_gets_ready_and_forwards(world: &World) {
     let monitor = PodMonitor::start(world).await;
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     for name in NAMES {
@@ -29,19 +29,34 @@ pub async fn t01_a_managed_fleet_gets_ready_and_forwards(world: &World) {
             status.provider_id.as_deref(),
             Some(format!("kubernetes://fleet/px-{uid}").as_str())
         );
-        assert_eq!(fleet::reason(&proxy, ConditionType::Provisioned), Some(Reason::Created));
-        assert_eq!(fleet::reason(&proxy, ConditionType::Synced), Some(Reason::InSync));
-        assert_eq!(fleet::reason(&proxy, ConditionType::Healthy), Some(Reason::ProbingDisabled));
-        assert_eq!(fleet::reason(&proxy, ConditionType::Ready), Some(Reason::Serving));
+        assert_eq!(
+            fleet::reason(&proxy, ConditionType::Provisioned),
+            Some(Reason::Created)
+        );
+        assert_eq!(
+            fleet::reason(&proxy, ConditionType::Synced),
+            Some(Reason::InSync)
+        );
+        assert_eq!(
+            fleet::reason(&proxy, ConditionType::Healthy),
+            Some(Reason::ProbingDisabled)
+        );
+        assert_eq!(
+            fleet::reason(&proxy, ConditionType::Ready),
+            Some(Reason::Serving)
+        );
         assert!(fleet::hash(&proxy).is_some_and(|hash| hash.starts_with("v1:")));
-        assert!(addresses.insert(status.ip.clone()), "every pod has an address of its own");
+        assert!(
+            addresses.insert(status.ip.clone()),
+            "every pod has an address of its own"
+        );
         fleet::answers(world, &proxy).await;
         assert_eq!(monitor.ever(&uid), 1);
     }
     monitor.assert_never_two();
 }
 
-pub async fn t03_a_deleted_proxy_goes_after_its_pod(world: &World) {
+pub(crate) async fn t03_a_deleted_proxy_goes_after_its_pod(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     fleet::create(world, &fleet::managed("one", &json!({}))).await;
     let proxy = fleet::ready(world, "one").await;
@@ -57,31 +72,45 @@ pub async fn t03_a_deleted_proxy_goes_after_its_pod(world: &World) {
             break;
         }
     }
-    assert!(fleet::all_pods(world).await.is_empty(), "the pod went before the object");
+    assert!(
+        fleet::all_pods(world).await.is_empty(),
+        "the pod went before the object"
+    );
 }
 
-pub async fn t05_a_changed_machine_is_replaced_under_the_same_name(world: &World) {
+pub(crate) async fn t05_a_changed_machine_is_replaced_under_the_same_name(world: &World) {
     let monitor = PodMonitor::start(world).await;
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     fleet::create(world, &fleet::managed("one", &json!({}))).await;
     let before = fleet::ready(world, "one").await;
-    fleet::edit(world, "one", &json!({ "spec": { "tags": { "team": "search" } } })).await;
+    fleet::edit(
+        world,
+        "one",
+        &json!({ "spec": { "tags": { "team": "search" } } }),
+    )
+    .await;
     let after = fleet::replaced(world, "one", &before).await;
     assert_ne!(fleet::hash(&after), fleet::hash(&before));
     let name = |proxy: &_| {
         let proxy: &proxy_operator::api::Proxy = proxy;
-        proxy.status.as_ref().and_then(|status| status.provider_id.clone())
+        proxy
+            .status
+            .as_ref()
+            .and_then(|status| status.provider_id.clone())
     };
     assert_eq!(name(&after), name(&before));
     let pods = fleet::pods_of(world, &after).await;
     assert_eq!(pods.len(), 1);
-    assert_eq!(pods[0].labels().get("team").map(String::as_str), Some("search"));
+    assert_eq!(
+        pods[0].labels().get("team").map(String::as_str),
+        Some("search")
+    );
     fleet::answers(world, &after).await;
     monitor.assert_never_two();
     assert_eq!(monitor.ever(&after.uid().expect("a UID")), 2);
 }
 
-pub async fn t06_what_is_not_in_the_hash_replaces_nothing(world: &World) {
+pub(crate) async fn t06_what_is_not_in_the_hash_replaces_nothing(world: &World) {
     let monitor = PodMonitor::start(world).await;
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     fleet::create(world, &fleet::managed("one", &json!({}))).await;
@@ -104,21 +133,23 @@ pub async fn t06_what_is_not_in_the_hash_replaces_nothing(world: &World) {
     assert_eq!(monitor.ever(&after.uid().expect("a UID")), 1);
 }
 
-pub async fn t13_a_pod_deleted_by_hand_is_made_again_once(world: &World) {
+pub(crate) async fn t13_a_pod_deleted_by_hand_is_made_again_once(world: &World) {
     let monitor = PodMonitor::start(world).await;
     let _operator = Operator::start(&world.operator_kubeconfig(), &["--drift-poll", "500ms"]);
     fleet::create(world, &fleet::managed("one", &json!({}))).await;
     let before = fleet::ready(world, "one").await;
     let pod = fleet::pods_of(world, &before).await.remove(0);
     let pods: Api<k8s_openapi::api::core::v1::Pod> = world.api();
-    pods.delete(&pod.name_any(), &DeleteParams::default()).await.expect("the pod can be deleted");
+    pods.delete(&pod.name_any(), &DeleteParams::default())
+        .await
+        .expect("the pod can be deleted");
     let after = fleet::replaced(world, "one", &before).await;
     fleet::answers(world, &after).await;
     monitor.assert_never_two();
     assert_eq!(monitor.ever(&after.uid().expect("a UID")), 2);
 }
 
-pub async fn t34_a_proxy_deleted_at_once_leaves_nothing(world: &World) {
+pub(crate) async fn t34_a_proxy_deleted_at_once_leaves_nothing(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     for name in NAMES {
         fleet::create(world, &fleet::managed(name, &json!({}))).await;
@@ -129,7 +160,11 @@ pub async fn t34_a_proxy_deleted_at_once_leaves_nothing(world: &World) {
     }
     crate::common::eventually::eventually(fleet::STEP, "no pod is left", || async {
         let pods = fleet::all_pods(world).await;
-        if pods.is_empty() { Ok(()) } else { Err(format!("{} pods", pods.len())) }
+        if pods.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} pods", pods.len()))
+        }
     })
     .await;
 }

@@ -1,11 +1,11 @@
 //! What must hold on every API server. Each scenario gets a world of its own.
 
-pub mod bad_input;
-pub mod crash;
-pub mod external;
-pub mod lifecycle;
-pub mod secrets;
-pub mod steady;
+pub(crate) mod bad_input;
+pub(crate) mod crash;
+pub(crate) mod external;
+pub(crate) mod lifecycle;
+pub(crate) mod secrets;
+pub(crate) mod steady;
 
 /// Makes one test of each scenario, given a function that builds its world (or none, where it cannot).
 #[macro_export]

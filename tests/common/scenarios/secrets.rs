@@ -15,7 +15,7 @@ fn from_secret(name: &str) -> Value {
     json!({ "cloudInit": { "secretRef": { "name": name } } })
 }
 
-pub async fn t07_other_bytes_replace_equal_bytes_do_not(world: &World) {
+pub(crate) async fn t07_other_bytes_replace_equal_bytes_do_not(world: &World) {
     let monitor = PodMonitor::start(world).await;
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     fleet::put_secret(world, "boot", "user-data", "first").await;
@@ -25,7 +25,11 @@ pub async fn t07_other_bytes_replace_equal_bytes_do_not(world: &World) {
     let secrets: Api<Secret> = world.api();
     let relabel = json!({ "metadata": { "labels": { "touched": "yes" } } });
     secrets
-        .patch("boot", &Default::default(), &kube_client::core::params::Patch::Merge(relabel))
+        .patch(
+            "boot",
+            &Default::default(),
+            &kube_client::core::params::Patch::Merge(relabel),
+        )
         .await
         .expect("the Secret changes");
     fleet::put_secret(world, "boot", "user-data", "second").await;
@@ -36,7 +40,7 @@ pub async fn t07_other_bytes_replace_equal_bytes_do_not(world: &World) {
     monitor.assert_never_two();
 }
 
-pub async fn a_proxy_waits_for_its_secret_and_starts_when_it_comes(world: &World) {
+pub(crate) async fn a_proxy_waits_for_its_secret_and_starts_when_it_comes(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &["--backoff-max", "2s"]);
     fleet::create(world, &fleet::managed("one", &from_secret("boot"))).await;
     let waiting = fleet::until(world, "one", "misses its Secret", |proxy| {
@@ -59,18 +63,24 @@ pub async fn a_proxy_waits_for_its_secret_and_starts_when_it_comes(world: &World
     fleet::ready(world, "one").await;
 }
 
-pub async fn a_deleted_secret_keeps_the_running_proxy_in_service(world: &World) {
+pub(crate) async fn a_deleted_secret_keeps_the_running_proxy_in_service(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &["--backoff-max", "2s"]);
     fleet::put_secret(world, "boot", "user-data", "text").await;
     fleet::create(world, &fleet::managed("one", &from_secret("boot"))).await;
     let before = fleet::ready(world, "one").await;
     let secrets: Api<Secret> = world.api();
-    secrets.delete("boot", &DeleteParams::default()).await.expect("the Secret can be deleted");
+    secrets
+        .delete("boot", &DeleteParams::default())
+        .await
+        .expect("the Secret can be deleted");
     let after = fleet::until(world, "one", "says that its Secret is gone", |proxy| {
         fleet::reason(proxy, ConditionType::Synced) == Some(Reason::CloudInitError)
     })
     .await;
-    assert!(fleet::is_ready(&after), "a deleted Secret takes no proxy out of service");
+    assert!(
+        fleet::is_ready(&after),
+        "a deleted Secret takes no proxy out of service"
+    );
     assert_eq!(fleet::instance(&after), fleet::instance(&before));
     fleet::answers(world, &after).await;
     fleet::put_secret(world, "boot", "user-data", "text").await;
@@ -81,7 +91,7 @@ pub async fn a_deleted_secret_keeps_the_running_proxy_in_service(world: &World) 
     assert_eq!(fleet::instance(&healed), fleet::instance(&before));
 }
 
-pub async fn inline_cloud_init_lives_and_dies_with_the_pod(world: &World) {
+pub(crate) async fn inline_cloud_init_lives_and_dies_with_the_pod(world: &World) {
     let _operator = Operator::start(&world.operator_kubeconfig(), &[]);
     let inline = json!({ "cloudInit": { "inline": "#cloud-config\n" } });
     fleet::create(world, &fleet::managed("one", &inline)).await;
@@ -94,16 +104,31 @@ pub async fn inline_cloud_init_lives_and_dies_with_the_pod(world: &World) {
     fleet::edit(world, "one", &edit).await;
     let after = fleet::replaced(world, "one", &before).await;
     assert_ne!(fleet::hash(&after), fleet::hash(&before));
-    let data = secrets.get(&own).await.expect("the owned Secret").data.unwrap_or_default();
+    let data = secrets
+        .get(&own)
+        .await
+        .expect("the owned Secret")
+        .data
+        .unwrap_or_default();
     assert_eq!(data["user-data"].0, b"#cloud-config\nruncmd: []\n");
     fleet::delete(world, "one").await;
     fleet::gone(world, "one").await;
     // The real server's garbage collector does not run here, so the operator itself must have removed it.
-    let left = secrets.list(&ListParams::default()).await.expect("Secrets can be listed");
-    assert!(left.items.is_empty(), "{:?}", left.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>());
+    let left = secrets
+        .list(&ListParams::default())
+        .await
+        .expect("Secrets can be listed");
+    assert!(
+        left.items.is_empty(),
+        "{:?}",
+        left.items
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect::<Vec<_>>()
+    );
 }
 
-pub async fn credentials_are_asked_of_clients_and_stand_in_no_log(world: &World) {
+pub(crate) async fn credentials_are_asked_of_clients_and_stand_in_no_log(world: &World) {
     const PASSWORD: &str = "pa55-planted-9f2c";
     let operator = Operator::start(&world.operator_kubeconfig(), &[]);
     let secrets: Api<Secret> = world.api();
@@ -112,7 +137,10 @@ pub async fn credentials_are_asked_of_clients_and_stand_in_no_log(world: &World)
         "stringData": { "username": "crawler", "password": PASSWORD }
     }))
     .expect("a Secret");
-    secrets.create(&Default::default(), &login).await.expect("the Secret is accepted");
+    secrets
+        .create(&Default::default(), &login)
+        .await
+        .expect("the Secret is accepted");
     let auth = json!({ "auth": { "secretRef": { "name": "login" } } });
     fleet::create(world, &fleet::managed("one", &auth)).await;
     let proxy = fleet::ready(world, "one").await;
@@ -120,7 +148,10 @@ pub async fn credentials_are_asked_of_clients_and_stand_in_no_log(world: &World)
     let endpoint = status.endpoint.as_ref().expect("an endpoint");
     let address = format!("{}:{}", endpoint.host, endpoint.port);
     let refused = through::plain(&address, world.echo.address()).await;
-    assert!(refused.is_err_and(|answer| answer.contains(" 407 ")), "no entry without credentials");
+    assert!(
+        refused.is_err_and(|answer| answer.contains(" 407 ")),
+        "no entry without credentials"
+    );
     let login = fleet::create(world, &fleet::managed("two", &from_secret("login"))).await;
     fleet::until(world, &login.name_any(), "misses its key", |proxy| {
         fleet::reason(proxy, ConditionType::Provisioned) == Some(Reason::CloudInitError)
@@ -134,7 +165,11 @@ pub async fn credentials_are_asked_of_clients_and_stand_in_no_log(world: &World)
     );
     assert!(!everything.contains(PASSWORD));
     eventually::eventually(fleet::STEP, "the log is written", || async {
-        if operator.log().is_empty() { Err("empty".to_owned()) } else { Ok(()) }
+        if operator.log().is_empty() {
+            Err("empty".to_owned())
+        } else {
+            Ok(())
+        }
     })
     .await;
 }

@@ -37,7 +37,7 @@ async fn versions(world: &World) -> BTreeMap<String, String> {
     versions
 }
 
-pub async fn t14_a_settled_fleet_writes_nothing(world: &World) {
+pub(crate) async fn t14_a_settled_fleet_writes_nothing(world: &World) {
     let drift = Duration::from_millis(400);
     let _operator = Operator::start(&world.operator_kubeconfig(), &["--drift-poll", "400ms"]);
     fleet::put_secret(world, "boot", "user-data", "text").await;
@@ -49,14 +49,19 @@ pub async fn t14_a_settled_fleet_writes_nothing(world: &World) {
         fleet::ready(world, name).await;
     }
     let settled = versions(world).await;
-    let counted = world.embedded_cluster().map(devcluster::DevCluster::counters);
+    let counted = world
+        .embedded_cluster()
+        .map(devcluster::DevCluster::counters);
 
     // The same bytes again, under a resource version of their own.
     let secrets: Api<Secret> = world.api();
     let touch = Patch::Merge(json!({
         "metadata": { "annotations": { "touched": "yes" } }, "stringData": { "user-data": "text" }
     }));
-    secrets.patch("boot", &PatchParams::default(), &touch).await.expect("the Secret changes");
+    secrets
+        .patch("boot", &PatchParams::default(), &touch)
+        .await
+        .expect("the Secret changes");
 
     if let (Some(cluster), Some(before)) = (world.embedded_cluster(), counted) {
         let polls = 3 * NAMES.len() as u64;
@@ -64,7 +69,11 @@ pub async fn t14_a_settled_fleet_writes_nothing(world: &World) {
             let seen = cluster.counters().since(&before).count(|request| {
                 request.user == OPERATOR_USER && request.verb == "get" && request.resource == "pods"
             });
-            if seen >= polls { Ok(()) } else { Err(format!("{seen} of {polls} polls")) }
+            if seen >= polls {
+                Ok(())
+            } else {
+                Err(format!("{seen} of {polls} polls"))
+            }
         })
         .await;
         let since = cluster.counters().since(&before);
@@ -75,6 +84,10 @@ pub async fn t14_a_settled_fleet_writes_nothing(world: &World) {
     }
     let mut after = versions(world).await;
     let mut before = settled;
-    assert_ne!(after.remove("secret/boot"), before.remove("secret/boot"), "we touched it ourselves");
+    assert_ne!(
+        after.remove("secret/boot"),
+        before.remove("secret/boot"),
+        "we touched it ourselves"
+    );
     assert_eq!(after, before);
 }
