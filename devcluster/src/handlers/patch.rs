@@ -85,7 +85,8 @@ impl Patch {
             PatchError::TooManyOperations(found) => {
                 ApiError::too_many_patch_operations(patch::MAX_JSON_PATCH_OPERATIONS, found)
             }
-            PatchError::Unprocessable(message) => ApiError::unprocessable(message),
+            PatchError::Unprocessable(_) => ApiError::unprocessable(error.to_string()),
+            PatchError::Failed(message) => ApiError::unknown(message),
             other => ApiError::bad_request(other.to_string()),
         })?;
         if new.is_object() {

@@ -21,9 +21,14 @@ pub(crate) enum PatchError {
         "The allowed maximum operations in a JSON patch is {MAX_JSON_PATCH_OPERATIONS}, got {0}"
     )]
     TooManyOperations(usize),
-    /// The patch is well-formed but does not fit the object (422).
-    #[error("{0}")]
+    /// The patch is well-formed but does not fit the object (422); the cause is for the log, the
+    /// real server keeps it to itself.
+    #[error("the server rejected our request due to an error in our request")]
     Unprocessable(String),
+    /// The patch has a part that cannot be carried out; the real server takes this for a failure
+    /// of its own (500).
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// Applies a JSON merge patch (RFC 7386): null removes, objects merge, all else replaces.
@@ -34,16 +39,24 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
 /// Applies a JSON patch (RFC 6902) wholly or not at all.
 ///
 /// # Errors
-/// [`PatchError::Malformed`] if `patch` is no list of operations, [`PatchError::Unprocessable`]
-/// if an operation (also a `test`) fails; `target` is then unchanged.
+/// [`PatchError::Malformed`] if `patch` is no list of objects, [`PatchError::Unprocessable`] if an
+/// operation is unknown or fails (also a `test`); `target` is then unchanged.
 pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
     if let Some(operations) = patch.as_array()
         && operations.len() > MAX_JSON_PATCH_OPERATIONS
     {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
-    let operations: json_patch::Patch = serde_json::from_value(patch.clone())
-        .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
+    let is_list = patch
+        .as_array()
+        .is_some_and(|all| all.iter().all(Value::is_object));
+    let operations: json_patch::Patch = serde_json::from_value(patch.clone()).map_err(|error| {
+        if is_list {
+            PatchError::Unprocessable(error.to_string())
+        } else {
+            PatchError::Malformed(format!("error decoding patch: {error}"))
+        }
+    })?;
     // Patched on a copy: undoing in place is not exact for moves over existing keys.
     let mut patched = target.clone();
     json_patch::patch_unsafe(&mut patched, &operations)
@@ -84,6 +97,7 @@ mod tests {
         let failing = [
             json!([{"op": "add", "path": "/x", "value": 1}, {"op": "remove", "path": "/nope"}]),
             json!([{"op": "test", "path": "/l", "value": []}]),
+            json!([{"op": "odd", "path": "/l"}]),
         ];
         for patch in failing {
             let before = target.clone();
