@@ -3,7 +3,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{Machine, Protocol, ProxySpec, spec_hash};
+use crate::api::{Machine, Protocol, ProxySpec, defaults, spec_hash, validation};
 use crate::provider::{CloudInit, Credentials, Redacted};
 
 fn request(machine: Value) -> CreateRequest {
@@ -246,4 +246,115 @@ fn p11_credentials_reach_the_container_by_reference_alone() {
     );
     assert_eq!(env[2]["name"], "PROXY_USERNAME");
     assert!(!pod.to_string().contains("secret-word"));
+}
+
+/// The Proxies of docs/images.md by name, each as the request that it leads to.
+fn templates() -> Vec<CreateRequest> {
+    let text = include_str!("../../../docs/images.md");
+    let blocks = text
+        .split("```yaml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next());
+    blocks
+        .map(|block| {
+            let proxy: Proxy =
+                serde_saphyr::from_str(block.expect("a block ends")).expect("a Proxy");
+            assert_eq!(
+                validation::validate(&proxy),
+                [],
+                "{:?}",
+                proxy.metadata.name
+            );
+            let spec = &proxy.spec;
+            let mut request = request(json!({}));
+            request.owner.proxy = proxy.metadata.name.clone().expect("a name");
+            request.machine = defaults::resolved_machine(spec).into_owned();
+            request.protocol = spec.protocol;
+            request.port = defaults::resolved_port(spec);
+            let inline = spec
+                .cloud_init
+                .as_ref()
+                .and_then(|data| data.inline.clone());
+            request.cloud_init = inline.map(|text| CloudInit {
+                bytes: Redacted::new(text.into_bytes()),
+                source: None,
+            });
+            request.credentials = spec.auth.as_ref().map(|auth| {
+                let of = |key: &str| SecretKey {
+                    name: auth.secret_ref.name.clone(),
+                    key: key.to_owned(),
+                };
+                Credentials {
+                    username: Redacted::new(b"me".to_vec()),
+                    password: Redacted::new(b"word".to_vec()),
+                    username_source: of(&auth.secret_ref.username_key),
+                    password_source: of(&auth.secret_ref.password_key),
+                }
+            });
+            request
+        })
+        .collect()
+}
+
+#[test]
+fn p11_the_documented_templates_give_these_containers() {
+    let data = "/etc/proxy-operator/cloud-init/user-data";
+    let want = [
+        (
+            "microsocks",
+            1080,
+            json!([
+                "microsocks",
+                "-i",
+                "0.0.0.0",
+                "-p",
+                "$(PROXY_PORT)",
+                "-u",
+                "$(PROXY_USERNAME)",
+                "-P",
+                "$(PROXY_PASSWORD)"
+            ]),
+        ),
+        (
+            "gost",
+            3128,
+            json!(["-L=$(PROXY_PROTOCOL)://$(PROXY_USERNAME):$(PROXY_PASSWORD)@:$(PROXY_PORT)"]),
+        ),
+        ("three-proxy", 3128, json!(["3proxy", data])),
+        ("tinyproxy", 8888, json!(["tinyproxy", "-d", "-c", data])),
+        ("squid", 3128, json!(["squid", "-N", "-f", data])),
+    ];
+    let templates = templates();
+    assert_eq!(templates.len(), want.len());
+    for (request, (name, port, line)) in templates.iter().zip(want) {
+        assert_eq!(request.owner.proxy, name);
+        let pod = built(request);
+        let container = &pod["spec"]["containers"][0];
+        let part = |field: &str| container[field].as_array().cloned().unwrap_or_default();
+        let mut found = part("command");
+        found.extend(part("args"));
+        assert_eq!(Value::from(found), line, "{name}");
+        assert_eq!(container["ports"][0]["containerPort"], port, "{name}");
+        // What an argument names is there: a variable of the container, or the mounted file.
+        let text = line.to_string();
+        for used in [
+            "PROXY_PORT",
+            "PROXY_PROTOCOL",
+            "PROXY_USERNAME",
+            "PROXY_PASSWORD",
+        ] {
+            let is_set = part("env").iter().any(|variable| variable["name"] == used);
+            assert!(is_set || !text.contains(used), "{name} uses {used}");
+        }
+        assert_eq!(
+            text.contains(data),
+            !part("volumeMounts").is_empty(),
+            "{name}"
+        );
+        // A configuration in the user data names the port that the pod says it has.
+        if let Some(config) = &request.cloud_init {
+            let config = String::from_utf8_lossy(config.bytes.expose()).into_owned();
+            assert!(config.contains(&port.to_string()), "{name}: {config}");
+        }
+    }
 }

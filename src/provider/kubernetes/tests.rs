@@ -194,10 +194,9 @@ async fn p11_a_strangers_secret_under_the_name_is_a_collision() {
 async fn p13_a_pod_that_the_server_refuses_is_a_permanent_error_in_its_words() {
     let world = world().await;
     let mut request = request("u-1");
-    request.machine.kubernetes = Some(crate::api::KubernetesMachine {
-        node_selector: [("not a label".to_owned(), String::new())].into(),
-        ..Default::default()
-    });
+    request
+        .tags
+        .insert("team".to_owned(), "no label value".to_owned());
     let error = world
         .provider
         .create(&request)
