@@ -4,7 +4,7 @@
 //! costs memory only. At most one step of a pod is under way, so its steps never overtake.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     net::IpAddr,
     sync::Arc,
     time::Duration,
@@ -98,6 +98,8 @@ pub(super) struct Agent {
     nodes: BTreeMap<String, NodeView>,
     n_pods: HashMap<String, usize>,
     pods: HashMap<PodKey, Record>,
+    /// Pods that no node took; tried again when nodes change or a pod makes room.
+    unplaced: HashSet<PodKey>,
     due: VecDeque<PodKey>,
     timers: DelayQueue<PodKey>,
     steps: JoinSet<(PodKey, String, Outcome)>,
@@ -130,6 +132,7 @@ impl Agent {
             nodes: BTreeMap::new(),
             n_pods: HashMap::new(),
             pods: HashMap::new(),
+            unplaced: HashSet::new(),
             due: VecDeque::new(),
             timers: DelayQueue::new(),
             steps: JoinSet::new(),
@@ -261,13 +264,13 @@ impl Agent {
             self.timers.try_remove(timer);
         }
         self.registry.remove(key);
+        self.unplaced.remove(key);
         if let Some(node) = &record.node
             && let Some(n) = self.n_pods.get_mut(node)
         {
             *n = n.saturating_sub(1);
         }
-        drop(record);
-        self.retry_unschedulable();
+        self.retry_unplaced();
     }
 
     fn nodes_changed(&mut self, change: Change<Node>) {
@@ -291,17 +294,11 @@ impl Agent {
                     .remove(node.metadata.name.as_deref().unwrap_or_default());
             }
         }
-        self.retry_unschedulable();
+        self.retry_unplaced();
     }
 
-    fn retry_unschedulable(&mut self) {
-        let waiting: Vec<PodKey> = self
-            .pods
-            .iter()
-            .filter(|(_, record)| record.node.is_none() && record.unschedulable.is_some())
-            .map(|(key, _)| Arc::clone(key))
-            .collect();
-        for key in waiting {
+    fn retry_unplaced(&mut self) {
+        for key in std::mem::take(&mut self.unplaced) {
             self.enqueue(&key);
         }
     }
@@ -342,7 +339,11 @@ impl Agent {
         let Some(record) = self.pods.get(key) else {
             return;
         };
-        if !self.options.scheduler || !is_waiting(&record.pod) || self.nodes.is_empty() {
+        if !self.options.scheduler || !is_waiting(&record.pod) {
+            return;
+        }
+        if self.nodes.is_empty() {
+            self.unplaced.insert(Arc::clone(key));
             return;
         }
         let pods_on = |node: &str| self.n_pods.get(node).copied().unwrap_or(0);
@@ -360,7 +361,9 @@ impl Agent {
                     }
                 });
             }
-            Err(message) if record.unschedulable.as_ref() == Some(&message) => {}
+            Err(message) if record.unschedulable.as_ref() == Some(&message) => {
+                self.unplaced.insert(Arc::clone(key));
+            }
             Err(message) => {
                 let pod = record.pod.clone();
                 let client = self.client.clone();
@@ -634,7 +637,8 @@ impl Agent {
         let Some(record) = self.pods.get_mut(key) else {
             return;
         };
-        if bound_to(&record.pod).is_none()
+        if record.life.is_none()
+            && bound_to(&record.pod).is_none()
             && let Some(node) = record.node.take()
             && let Some(n) = self.n_pods.get_mut(&node)
         {

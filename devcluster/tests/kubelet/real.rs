@@ -11,7 +11,7 @@ use crate::{scenarios, support::World};
 
 #[tokio::test]
 async fn simulated_nodes_serve_the_real_api_server() {
-    let Some(server) = RealCluster::start_if_built(&Options::default())
+    let Some(mut server) = RealCluster::start_if_built(&Options::default())
         .await
         .unwrap()
     else {
@@ -28,5 +28,9 @@ async fn simulated_nodes_serve_the_real_api_server() {
     let client = Client::try_from(config).unwrap();
     let world = World::start(client, KubeletOptions::default()).await;
     Box::pin(scenarios::all(&world)).await;
+
+    server.kill("kube-apiserver").await.unwrap();
+    server.restart("kube-apiserver").await.unwrap();
+    scenarios::a_pod_runs(&world, "after-a-crash").await;
     world.kubelet.shutdown().await;
 }

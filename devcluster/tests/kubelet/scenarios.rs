@@ -30,6 +30,7 @@ pub(crate) async fn all(world: &World) {
         a_pod_deleted_by_force_stops_serving(world),
         a_pod_of_the_same_name_starts_afresh(world),
         containers_that_end_complete_their_pod(world),
+        annotations_impair_a_proxy(world),
         a_burst_of_pods_spreads_over_nodes_and_addresses(world),
     );
     a_pod_that_fits_nowhere_says_so_and_runs_when_a_node_opens(world).await;
@@ -293,6 +294,39 @@ async fn containers_that_end_complete_their_pod(world: &World) {
             })
             .await;
     }
+}
+
+async fn annotations_impair_a_proxy(world: &World) {
+    let scene = world.namespace("impaired").await;
+    let ratio = "devcluster/proxy-error-ratio";
+    scene
+        .create_annotated("bad", proxy_spec(), json!({ ratio: "1.0" }))
+        .await;
+    scene
+        .create_annotated("odd", proxy_spec(), json!({ ratio: "often" }))
+        .await;
+    let address = scene.ready("bad").await;
+    assert_eq!(
+        fetch((address, PORT), &world.echo, None).await.unwrap().0,
+        502
+    );
+    scene
+        .pod_when("odd", "the annotation is refused", |pod| {
+            let (reason, message) = waiting(pod)?;
+            (reason == "CreateContainerConfigError" && message.contains(ratio)).then_some(())
+        })
+        .await;
+}
+
+/// After the API server has been away.
+pub(crate) async fn a_pod_runs(world: &World, namespace: &str) {
+    let scene = world.namespace(namespace).await;
+    scene.create_pod("p", proxy_spec()).await;
+    let address = scene.ready("p").await;
+    assert_eq!(
+        fetch((address, PORT), &world.echo, None).await.unwrap().0,
+        200
+    );
 }
 
 async fn a_burst_of_pods_spreads_over_nodes_and_addresses(world: &World) {

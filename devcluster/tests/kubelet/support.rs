@@ -40,11 +40,16 @@ impl World {
     /// A namespace of its own for one scenario.
     pub(crate) async fn namespace(&self, name: &str) -> Scene<'_> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
-        namespaces
-            .create(&PostParams::default(), &namespace)
-            .await
-            .unwrap();
+        let namespace: Namespace =
+            serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+        // An API server that was killed before takes a moment to come back.
+        eventually("the namespace is created", async || {
+            match namespaces.create(&PostParams::default(), &namespace).await {
+                Err(kube_client::Error::Api(answer)) if answer.code == 409 => Ok(()),
+                outcome => outcome.map(drop).map_err(|error| error.to_string()),
+            }
+        })
+        .await;
         self.scene(name)
     }
 
