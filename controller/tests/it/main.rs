@@ -18,3 +18,5 @@ mod support;
 mod sync;
 #[cfg(test)]
 mod workers;
+#[cfg(test)]
+mod writes;

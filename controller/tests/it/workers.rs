@@ -126,10 +126,6 @@ async fn k3_a_panic_costs_its_key_a_failure_and_the_worker_lives() {
 async fn k3_a_panic_before_the_first_await_is_caught_as_well() {
     struct Eager;
     impl Reconciler for Eager {
-        #[expect(
-            clippy::manual_async_fn,
-            reason = "an async fn would run nothing when called"
-        )]
         fn reconcile(
             &self,
             key: &ObjectKey,
