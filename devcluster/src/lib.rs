@@ -28,8 +28,8 @@
 //! # Not guaranteed
 //! - Nothing is kept when the cluster ends.
 //! - Everybody who has a token may do everything: roles are stored, not evaluated.
-//! - No server-side apply and no managed fields, no protobuf bodies, no admission webhooks, no conversion
-//!   webhooks.
+//! - No server-side apply and no managed fields, no protobuf answers (clients that ask for them take JSON as
+//!   well), no admission webhooks, no conversion webhooks.
 //! - It serves its own machine, for development and tests; it is not hardened against its clients.
 
 mod auth;
@@ -46,6 +46,7 @@ pub mod kubelet;
 mod openapi;
 mod patch;
 mod printers;
+mod protobuf;
 pub mod proxy;
 mod registry;
 mod schema;

@@ -9,11 +9,12 @@ use super::{
 };
 use crate::{
     error::{ApiError, ApiResult},
+    protobuf,
     registry::{Resource, resource::set_type},
     types,
 };
 
-const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
+const ACCEPTED: &[&str] = &["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
 /// A body as JSON and the paths of keys that it had twice.
 struct Parsed {
@@ -47,6 +48,14 @@ fn parse(call: &Call) -> ApiResult<Parsed> {
             value: yaml(&call.body)?,
             duplicates: Vec::new(),
         }),
+        protobuf::MEDIA_TYPE => {
+            let value = protobuf::decode(&call.body)
+                .map_err(|error| ApiError::bad_request(error.to_string()))?;
+            Ok(Parsed {
+                value,
+                duplicates: Vec::new(),
+            })
+        }
         _ => Err(ApiError::unsupported_media_type(ACCEPTED)),
     }
 }

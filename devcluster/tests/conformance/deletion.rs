@@ -1,10 +1,12 @@
 //! Cases 101–113: deletion.
 
+use http::Method;
 use serde_json::json;
 
 use crate::{
     definitions::{definition, establish, widget},
-    support::{MERGE, Target, config_map, names, pod},
+    negotiation::{enveloped, field},
+    support::{MERGE, PROTOBUF, Target, config_map, names, pod},
 };
 
 #[tokio::test]
@@ -182,6 +184,26 @@ async fn case_108_a_dry_deletion_deletes_nothing() {
         .await
         .expect(200);
     t.get(&item).await.expect(200);
+}
+
+#[tokio::test]
+async fn case_109_options_in_protobuf_are_honoured() {
+    let t = Target::start().await;
+    t.config_map("a").await;
+    let item = format!("{}/a", t.config_maps());
+    let options = enveloped("DeleteOptions", &field(4, b"Orphan"));
+    t.ask(Method::DELETE, &item)
+        .body(PROTOBUF, options)
+        .send()
+        .await
+        .expect(200);
+    let left = t.get(&item).await;
+    assert_eq!(
+        left.expect(200)["metadata"]["finalizers"],
+        json!(["orphan"])
+    );
+    let free = json!({"metadata": {"finalizers": null}});
+    t.patch(&item, MERGE, &free).await.expect(200);
 }
 
 #[tokio::test]

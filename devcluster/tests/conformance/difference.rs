@@ -7,8 +7,6 @@ use crate::support::Target;
 pub(crate) enum Difference {
     /// Server-side apply is not offered, so lists of patch types lack it.
     NoApply,
-    /// Request bodies in protobuf are refused with 415.
-    NoProtobuf,
 }
 
 impl Difference {
@@ -16,7 +14,6 @@ impl Difference {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::NoApply => "ownership of fields is not tracked",
-            Self::NoProtobuf => "clients that are served send JSON",
         }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{
     definitions::{definition, establish, widget},
     difference::{Difference, allowed},
-    support::{JSON_PATCH, MERGE, PARTIAL, PARTIAL_LIST, STRATEGIC, TABLE, Target, pod},
+    support::{JSON_PATCH, MERGE, PARTIAL, PARTIAL_LIST, PROTOBUF, STRATEGIC, TABLE, Target, pod},
 };
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn case_020_custom_resources_have_no_strategic_patch() {
 }
 
 #[tokio::test]
-async fn case_021_yaml_bodies_are_taken() {
+async fn case_021_bodies_in_yaml_and_protobuf_are_as_in_json() {
     let t = Target::start().await;
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: yaml\ndata:\n  a: |\n    b\n";
     let answer = t
@@ -154,12 +154,27 @@ async fn case_021_yaml_bodies_are_taken() {
         .send()
         .await;
     assert_eq!(answer.expect(201)["data"]["a"], "b\n");
-    if !allowed(&t, Difference::NoProtobuf) {
-        let media = "application/vnd.kubernetes.protobuf";
+    let post = |body: Vec<u8>| {
         t.ask(Method::POST, t.config_maps())
-            .body(media, "k8s\0")
+            .body(PROTOBUF, body)
             .send()
-            .await
-            .expect(400);
-    }
+    };
+    let entry = [field(1, b"k"), field(2, b"v")].concat();
+    let object = [field(1, &field(1, b"binary")), field(2, &entry)].concat();
+    let answer = post(enveloped("ConfigMap", &object)).await;
+    assert_eq!(answer.expect(201)["data"], json!({"k": "v"}));
+    assert_eq!(answer.json["metadata"]["name"], "binary");
+    post(b"k8s\0\xff".to_vec()).await.refused(400, "BadRequest");
+}
+
+/// A length-delimited field of fewer than 128 bytes.
+pub(crate) fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(content.len()).expect("the content is short");
+    [&[number << 3 | 2, length], content].concat()
+}
+
+/// An object of the core group in its protobuf envelope.
+pub(crate) fn enveloped(kind: &str, object: &[u8]) -> Vec<u8> {
+    let meta = [field(1, b"v1"), field(2, kind.as_bytes())].concat();
+    [b"k8s\0".to_vec(), field(1, &meta), field(2, object)].concat()
 }

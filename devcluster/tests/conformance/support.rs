@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const MERGE: &str = "application/merge-patch+json";
 pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub(crate) const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 pub(crate) const PARTIAL: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 pub(crate) const PARTIAL_LIST: &str =
