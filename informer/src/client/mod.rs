@@ -124,7 +124,7 @@ pub fn connect(mut config: kube_client::Config, options: ClientOptions) -> Resul
         let problem = "the kubeconfig names a proxy for the API server, which is not supported";
         return Err(Error::Unsupported(problem.to_owned()));
     }
-    let agent = HeaderValue::from_str(&options.user_agent).map_err(|_| Error::InvalidOption {
+    let agent = HeaderValue::try_from(options.user_agent).map_err(|_| Error::InvalidOption {
         option: "user_agent",
         problem: "it holds characters that no header may hold".to_owned(),
     })?;

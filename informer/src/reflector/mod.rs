@@ -2,15 +2,15 @@
 
 pub(crate) mod backoff;
 pub(crate) mod classify;
+mod list;
 mod report;
 pub(crate) mod state;
+mod stream;
+mod watch;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use kube_core::Resource;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -20,13 +20,9 @@ use self::backoff::{Backoff, BackoffOptions, RetryWindow};
 use self::classify::{Next, Step};
 use self::report::Reporter;
 use self::state::State;
-use crate::error::panic_text;
+use self::stream::{Filled, StreamMemory};
 use crate::shared::Core;
-use crate::source::{
-    self, ListEnd, ListPart, ListRequest, ListVersion, ListWatch, Malformed, WatchEvent,
-    WatchRequest,
-};
-use crate::store::{BuildUp, Delta};
+use crate::source::{self, ListVersion, ListWatch, Malformed};
 use crate::{BoxError, Cause, ObjectKey};
 
 pub use self::backoff::BackoffOptions as ReflectorBackoff;
@@ -67,6 +63,7 @@ pub(crate) struct Options {
     pub(crate) page_size: Option<u32>,
     pub(crate) list_timeout: Duration,
     pub(crate) open_timeout: Duration,
+    pub(crate) watch_list: bool,
     pub(crate) min_watch_timeout: Duration,
     pub(crate) backoff: BackoffOptions,
     pub(crate) internal_error_window: Duration,
@@ -132,10 +129,6 @@ impl ReflectorError {
     }
 }
 
-/// A watch shorter than this and without events failed.
-const SHORT_WATCH: Duration = Duration::from_secs(1);
-/// How long after its own timeout a watch is given up.
-const WATCH_GRACE: Duration = Duration::from_secs(30);
 /// Longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Number of such waits in a row that are kept.
@@ -155,6 +148,7 @@ pub(crate) struct Reflector<K> {
     state: State,
     backoff: Backoff,
     window: RetryWindow,
+    streams: StreamMemory,
     asked_waits: u32,
     dice: SmallRng,
 }
@@ -172,6 +166,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             state: State::new(options.consistent_first, options.page_size),
             backoff: Backoff::new(options.backoff),
             window: RetryWindow::new(options.internal_error_window),
+            streams: StreamMemory::default(),
             asked_waits: 0,
             dice: SmallRng::from_os_rng(),
             source,
@@ -184,13 +179,18 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
     /// Runs until dropped. Dropping it ends request and wait at once and delivers nothing more.
     pub(crate) async fn run(&mut self) -> KindMissing {
         loop {
-            let request = self.state.list_request();
-            let consistent = request.version == ListVersion::Consistent;
-            let failure = match self.list(request).await {
-                Ok(()) => self.watch().await,
-                Err(error) => (Step::List { consistent }, error),
+            let (step, error) = match self.stream().await {
+                Ok(Filled::Open(watch)) => self.watch(Some(watch)).await,
+                Ok(Filled::No) => {
+                    let request = self.state.list_request();
+                    let consistent = request.version == ListVersion::Consistent;
+                    match self.list(request).await {
+                        Ok(()) => self.watch(None).await,
+                        Err(error) => (Step::List { consistent }, error),
+                    }
+                }
+                Err(failure) => failure,
             };
-            let (step, error) = failure;
             let cause = error.cause();
             self.reporter.failed(&error);
             if cause == Cause::NotFound && self.options.on_missing_kind == OnMissingKind::Stop {
@@ -223,309 +223,5 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             "waiting after a failure"
         );
         tokio::time::sleep(wait).await;
-    }
-
-    /// Lists everything into the store.
-    async fn list(&mut self, first: ListRequest) -> Result<(), ReflectorError> {
-        self.core
-            .progress
-            .stats
-            .lists
-            .fetch_add(1, Ordering::Relaxed);
-        let mut built = self.core.store.build_up();
-        let mut request = first.clone();
-        let mut pages = 0;
-        let end = loop {
-            match self.list_page(request.clone(), &mut built).await {
-                Ok(mut end) => {
-                    pages += 1;
-                    match end.continue_token.take() {
-                        Some(token) => request = State::next_page(&first, token),
-                        None => break end,
-                    }
-                }
-                Err(error)
-                    if request.continue_token.is_some() && error.cause() == Cause::Expired =>
-                {
-                    self.reporter.failed(&error);
-                    built = self.core.store.build_up();
-                    request = State::whole_list(&first);
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        self.core.replace(built, &end.resource_version);
-        self.state.listed(&first, pages, &end.resource_version);
-        self.reporter.listed();
-        Ok(())
-    }
-
-    async fn list_page(
-        &mut self,
-        request: ListRequest,
-        built: &mut BuildUp<K>,
-    ) -> Result<ListEnd, ReflectorError> {
-        let after = self.options.list_timeout;
-        let mut parts = self.source.list(request);
-        let page = async {
-            while let Some(part) = parts.next().await {
-                match part.map_err(ReflectorError::List)? {
-                    ListPart::Items(items) => {
-                        for item in items {
-                            self.take_listed(item, built)?;
-                        }
-                    }
-                    ListPart::End(end) if end.resource_version.is_empty() => {
-                        return Err(ReflectorError::List(source::Error::Answer(
-                            "a list without metadata.resourceVersion".to_owned(),
-                        )));
-                    }
-                    ListPart::End(end) => return Ok(end),
-                }
-            }
-            Err(ReflectorError::List(source::Error::Answer(
-                "a list without an end".to_owned(),
-            )))
-        };
-        match tokio::time::timeout(after, page).await {
-            Ok(result) => result,
-            Err(_) => Err(ReflectorError::List(source::Error::Deadline {
-                step: "list",
-                after,
-            })),
-        }
-    }
-
-    fn take_listed(
-        &mut self,
-        item: Result<K, Malformed>,
-        built: &mut BuildUp<K>,
-    ) -> Result<(), ReflectorError> {
-        match item.map_or_else(
-            |malformed| Ok(Err(malformed)),
-            |object| self.prepare(object),
-        )? {
-            Ok(object) => {
-                let named = built.put(object);
-                debug_assert!(named, "objects are prepared with a name");
-            }
-            Err(malformed) => {
-                // It is there, only unreadable: its stored copy must not look deleted.
-                if let Some(key) = &malformed.key {
-                    built.keep(key);
-                }
-                self.skip(malformed)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes an object fit for the store.
-    fn prepare(&self, mut object: K) -> Result<Result<K, Malformed>, ReflectorError> {
-        let malformed = |object: &K, path: &str, problem: String| Malformed {
-            kind: self.core.progress.kind.clone(),
-            key: ObjectKey::try_of(object),
-            uid: object.meta().uid.clone(),
-            resource_version: object.meta().resource_version.clone(),
-            path: path.to_owned(),
-            problem,
-            deleted: false,
-        };
-        if let Some(transform) = &self.transform {
-            match catch_unwind(AssertUnwindSafe(|| transform(&mut object))) {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    let problem = format!("the transform refuses it: {error}");
-                    return Ok(Err(malformed(&object, "", problem)));
-                }
-                Err(panic) => {
-                    return Err(ReflectorError::Panicked {
-                        what: "transform",
-                        message: panic_text(&*panic).to_owned(),
-                    });
-                }
-            }
-        }
-        if ObjectKey::try_of(&object).is_none() {
-            let problem = "the object has no name".to_owned();
-            return Ok(Err(malformed(&object, "metadata.name", problem)));
-        }
-        Ok(Ok(object))
-    }
-
-    fn skip(&mut self, malformed: Malformed) -> Result<(), ReflectorError> {
-        let error = ReflectorError::Malformed(malformed);
-        match self.options.on_malformed {
-            OnMalformed::Fail => Err(error),
-            OnMalformed::Skip => {
-                self.reporter.skipped(&error);
-                Ok(())
-            }
-        }
-    }
-
-    /// Watches from the version reached, again and again, until only a list can help.
-    async fn watch(&mut self) -> (Step, ReflectorError) {
-        loop {
-            let (step, error) = match self.watch_once().await {
-                Ok(()) => continue,
-                Err(failure) => failure,
-            };
-            let again = match classify::next(step, error.cause()) {
-                Next::Watch => true,
-                Next::WatchInsideWindow => self.window.admits(Instant::now()),
-                Next::List | Next::ListConsistent => false,
-            };
-            if !again {
-                return (step, error);
-            }
-            self.reporter.failed(&error);
-            self.pause(&error).await;
-        }
-    }
-
-    /// One watch until its normal end.
-    async fn watch_once(&mut self) -> Result<(), (Step, ReflectorError)> {
-        let timeout = self.watch_timeout();
-        let request = WatchRequest {
-            resource_version: self.state.version().to_owned(),
-            timeout,
-            initial_events: false,
-        };
-        // From no version or from "0" the server first sends what exists, and none of that is a
-        // point to resume from.
-        let mut resumable = !matches!(request.resource_version.as_str(), "" | "0");
-        let began = Instant::now();
-        let after = self.options.open_timeout;
-        let opened = tokio::time::timeout(after, self.source.watch(request))
-            .await
-            .unwrap_or(Err(source::Error::Deadline {
-                step: "watch",
-                after,
-            }));
-        let mut stream =
-            opened.map_err(|error| (Step::OpenWatch, ReflectorError::OpenWatch(error)))?;
-        self.core
-            .progress
-            .stats
-            .watches
-            .fetch_add(1, Ordering::Relaxed);
-        self.reporter.watching();
-
-        let mut silent = true;
-        let end = began + timeout + WATCH_GRACE;
-        // A peer that neither sends nor ends is given up as if it had ended the watch.
-        while let Ok(Some(batch)) = tokio::time::timeout_at(end, stream.next()).await {
-            silent = false;
-            let batch = batch.map_err(|error| (Step::Watch, ReflectorError::Watch(error)))?;
-            self.take_batch(batch, &mut resumable)
-                .map_err(|error| (Step::Watch, error))?;
-            // A full buffer of frames must not keep the thread from others.
-            tokio::task::coop::consume_budget().await;
-        }
-        if silent && began.elapsed() < SHORT_WATCH {
-            self.core
-                .progress
-                .stats
-                .short_watches
-                .fetch_add(1, Ordering::Relaxed);
-            return Err((Step::Watch, ReflectorError::ShortWatch));
-        }
-        Ok(())
-    }
-
-    fn watch_timeout(&mut self) -> Duration {
-        let min = self.options.min_watch_timeout.as_secs();
-        Duration::from_secs(self.dice.random_range(min..=2 * min))
-    }
-
-    /// Applies frames that arrived together, up to the first that ends the watch.
-    fn take_batch(
-        &mut self,
-        batch: Vec<WatchEvent<K>>,
-        resumable: &mut bool,
-    ) -> Result<(), ReflectorError> {
-        let strict = *resumable;
-        let mut deltas = Vec::with_capacity(batch.len());
-        let mut reached: Option<String> = None;
-        let mut failure = None;
-        for event in batch {
-            match self.take_event(event, &mut deltas, resumable) {
-                Ok(version) if *resumable => reached = version.or(reached),
-                Ok(_) => {}
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
-            }
-        }
-        if !deltas.is_empty() || reached.is_some() {
-            if let Some(key) = self.core.apply(deltas, reached.as_deref(), strict) {
-                return Err(ReflectorError::BeganAnew { key });
-            }
-            if let Some(version) = &reached {
-                self.state.reached(version);
-            }
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
-    /// Turns one frame into a step for the store; the result is the version that it carries.
-    fn take_event(
-        &mut self,
-        event: WatchEvent<K>,
-        deltas: &mut Vec<Delta<K>>,
-        resumable: &mut bool,
-    ) -> Result<Option<String>, ReflectorError> {
-        let added = matches!(event, WatchEvent::Added(_));
-        let (object, wrap): (K, fn(K) -> Delta<K>) = match event {
-            WatchEvent::Error(status) => {
-                return Err(ReflectorError::Watch(source::Error::status(*status)));
-            }
-            WatchEvent::Bookmark {
-                resource_version, ..
-            } => {
-                *resumable = true;
-                return Ok(Some(resource_version).filter(|version| !version.is_empty()));
-            }
-            WatchEvent::Malformed(malformed) => {
-                return self.take_malformed(malformed, deltas);
-            }
-            WatchEvent::Added(object) => (object, Delta::Added),
-            WatchEvent::Modified(object) => (object, Delta::Modified),
-            WatchEvent::Deleted(object) => (object, Delta::Deleted),
-        };
-        self.core
-            .progress
-            .stats
-            .events
-            .fetch_add(1, Ordering::Relaxed);
-        *resumable |= !added;
-        let version = object.meta().resource_version.clone();
-        match self.prepare(object)? {
-            Ok(object) => deltas.push(wrap(object)),
-            Err(malformed) => self.skip(malformed)?,
-        }
-        Ok(version)
-    }
-
-    fn take_malformed(
-        &mut self,
-        malformed: Malformed,
-        deltas: &mut Vec<Delta<K>>,
-    ) -> Result<Option<String>, ReflectorError> {
-        self.core
-            .progress
-            .stats
-            .events
-            .fetch_add(1, Ordering::Relaxed);
-        let version = malformed.resource_version.clone();
-        if malformed.deleted
-            && let Some(key) = &malformed.key
-        {
-            deltas.push(Delta::Vanished(key.clone()));
-        }
-        self.skip(malformed)?;
-        Ok(version)
     }
 }

@@ -79,6 +79,20 @@ impl State {
         self.last = Some(Arc::from(version));
     }
 
+    /// Version at least as new as which a streamed list is wanted; empty for the newest.
+    pub(crate) fn stream_version(&self) -> String {
+        match &self.last {
+            Some(last) if !self.consistent_next => last.to_string(),
+            _ => String::new(),
+        }
+    }
+
+    /// A streamed list is complete at `version`.
+    pub(crate) fn streamed(&mut self, version: &str) {
+        self.consistent_next = false;
+        self.last = Some(Arc::from(version));
+    }
+
     /// The server has, or will have, no state at the version asked for.
     pub(crate) fn version_refused(&mut self) {
         self.consistent_next = true;

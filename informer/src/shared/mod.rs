@@ -64,6 +64,8 @@ pub struct InformerOptions<K> {
     pub list_timeout: Duration,
     /// Longest time for a watch to be answered.
     pub open_timeout: Duration,
+    /// Take the initial state as the first events of the watch, where the server can.
+    pub watch_list: bool,
     /// A watch ends after a random time between this and twice this; at least 5 minutes.
     pub min_watch_timeout: Duration,
     /// Waits after failures.
@@ -74,7 +76,7 @@ pub struct InformerOptions<K> {
 }
 
 impl<K> Default for InformerOptions<K> {
-    /// All namespaces, no selectors, `managedFields` cut, no resync.
+    /// All namespaces, no selectors, `managedFields` cut, no resync, streamed lists.
     fn default() -> Self {
         Self {
             namespace: None,
@@ -90,6 +92,7 @@ impl<K> Default for InformerOptions<K> {
             page_size: None,
             list_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(15),
+            watch_list: true,
             min_watch_timeout: MIN_WATCH_TIMEOUT,
             backoff: ReflectorBackoff::default(),
             internal_error_window: Duration::ZERO,
@@ -154,14 +157,13 @@ where
     /// # Errors
     /// [`Error::InvalidOption`] names an option that cannot work.
     pub fn new(client: kube_client::Client, options: InformerOptions<K>) -> Result<Self, Error> {
-        Self::for_kind(client, (), options)
+        Self::for_kind(client, &(), options)
     }
 }
 
 impl<K> Informer<K>
 where
     K: Resource + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Clone,
 {
     /// An informer over a kind that is known at run time, such as for dynamic objects.
     ///
@@ -169,7 +171,7 @@ where
     /// [`Error::InvalidOption`] names an option that cannot work.
     pub fn for_kind(
         client: kube_client::Client,
-        kind: K::DynamicType,
+        kind: &K::DynamicType,
         options: InformerOptions<K>,
     ) -> Result<Self, Error> {
         let scope = Scope {
@@ -177,8 +179,8 @@ where
             label_selector: options.label_selector.clone(),
             field_selector: options.field_selector.clone(),
         };
-        let name = kind_name::<K>(&kind);
-        let source = KubeSource::<K>::new(client, &kind, scope, options.cut, options.list_timeout);
+        let name = kind_name::<K>(kind);
+        let source = KubeSource::<K>::new(client, kind, scope, options.cut, options.list_timeout);
         Self::from_source(&name, source, options)
     }
 }
@@ -229,6 +231,7 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                     page_size: options.page_size,
                     list_timeout: options.list_timeout,
                     open_timeout: options.open_timeout,
+                    watch_list: options.watch_list,
                     min_watch_timeout: options.min_watch_timeout.max(MIN_WATCH_TIMEOUT),
                     backoff: options.backoff,
                     internal_error_window: options.internal_error_window,
@@ -250,8 +253,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
 
     /// Adds an index from values to objects; a function may give none, one or many values.
     ///
-    /// Objects in the cache are indexed at once. The function runs inside the write path, so it
-    /// should be short. One that panics leaves its object out of this index and is logged.
+    /// Objects in the cache are indexed at once. The function runs inside the write path: it
+    /// should be short, and must not add handlers or indexes. One that panics leaves its object out of this index and is logged.
     ///
     /// # Errors
     /// [`Error::IndexExists`] if the name is taken.
@@ -437,7 +440,7 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         let mut crash = None;
         let outcome = tokio::select! {
             biased;
-            () = stop.cancelled() => Ok(()),
+            () = stop.cancelled_owned() => Ok(()),
             panic = core.crashed() => {
                 crash = Some(panic);
                 Ok(())

@@ -27,7 +27,7 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// List rounds begun (a list of several pages counts once).
+    /// List rounds begun (a list of several pages counts once, a streamed one too).
     pub lists: u64,
     /// Watches opened.
     pub watches: u64,
@@ -39,6 +39,8 @@ pub struct Stats {
     pub errors: u64,
     /// Objects that could not be read.
     pub malformed: u64,
+    /// Warnings that a streamed initial state was not complete yet.
+    pub late_bookmarks: u64,
     /// Panics of handlers.
     pub handler_panics: u64,
 }
@@ -51,6 +53,7 @@ pub(crate) struct Counters {
     pub(crate) short_watches: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) malformed: AtomicU64,
+    pub(crate) late_bookmarks: AtomicU64,
     pub(crate) handler_panics: AtomicU64,
 }
 
@@ -64,6 +67,7 @@ impl Counters {
             short_watches: read(&self.short_watches),
             errors: read(&self.errors),
             malformed: read(&self.malformed),
+            late_bookmarks: read(&self.late_bookmarks),
             handler_panics: read(&self.handler_panics),
         }
     }

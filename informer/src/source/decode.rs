@@ -160,9 +160,11 @@ enum Entry {
     Descend(Level),
     /// `apiVersion` or `kind`, and what it must say.
     Identity(Expect),
+    /// The same where the text leaves it out, as items of lists do.
+    Given(Expect),
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Expect {
     ApiVersion,
     Kind,
@@ -183,11 +185,15 @@ impl<K> Decoder<K> {
         }
     }
 
-    fn check<E: serde::de::Error>(&self, expect: Expect, found: &str) -> Result<(), E> {
-        let (field, wanted) = match expect {
+    fn wanted(&self, expect: Expect) -> (&'static str, &str) {
+        match expect {
             Expect::ApiVersion => ("apiVersion", &self.api_version),
             Expect::Kind => ("kind", &self.object_kind),
-        };
+        }
+    }
+
+    fn check<E: serde::de::Error>(&self, expect: Expect, found: &str) -> Result<(), E> {
+        let (field, wanted) = self.wanted(expect);
         if found == wanted {
             return Ok(());
         }
@@ -328,10 +334,11 @@ impl<'de, V: Visitor<'de>, K> Visitor<'de> for Filtered<'_, V, K> {
             level,
             to,
         } = self;
-        let entry = Entry::Pass;
+        let map = Filtered { inner, level, to };
         visitor.visit_map(FilteredMap {
-            map: Filtered { inner, level, to },
-            entry,
+            map,
+            entry: Entry::Pass,
+            seen: Vec::new(),
         })
     }
 }
@@ -339,6 +346,8 @@ impl<'de, V: Visitor<'de>, K> Visitor<'de> for Filtered<'_, V, K> {
 struct FilteredMap<'a, A, K> {
     map: Filtered<'a, A, K>,
     entry: Entry,
+    /// Which parts of the identity stood in the text, or were given.
+    seen: Vec<Expect>,
 }
 
 impl<'de, A: MapAccess<'de>, K> MapAccess<'de> for FilteredMap<'_, A, K> {
@@ -351,15 +360,29 @@ impl<'de, A: MapAccess<'de>, K> MapAccess<'de> for FilteredMap<'_, A, K> {
         let Filtered { inner, level, to } = &mut self.map;
         loop {
             let Some(Text(key)) = inner.next_key()? else {
-                return Ok(None);
+                break;
             };
             self.entry = to.entry(*level, &key);
-            if matches!(self.entry, Entry::Skip) {
-                let IgnoredAny = inner.next_value()?;
-                continue;
+            match self.entry {
+                Entry::Skip => {
+                    let IgnoredAny = inner.next_value()?;
+                    continue;
+                }
+                Entry::Identity(expect) => self.seen.push(expect),
+                _ => {}
             }
             return Text(key).read(seed).map(Some);
         }
+        let missing = [Expect::ApiVersion, Expect::Kind]
+            .into_iter()
+            .find(|expect| *level == Level::Object && !self.seen.contains(expect));
+        let Some(expect) = missing else {
+            return Ok(None);
+        };
+        self.seen.push(expect);
+        self.entry = Entry::Given(expect);
+        seed.deserialize(StrDeserializer::new(to.wanted(expect).0))
+            .map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
@@ -371,6 +394,7 @@ impl<'de, A: MapAccess<'de>, K> MapAccess<'de> for FilteredMap<'_, A, K> {
                 to,
             }),
             Entry::Identity(expect) => inner.next_value_seed(Identity { seed, expect, to }),
+            Entry::Given(expect) => seed.deserialize(StrDeserializer::new(to.wanted(expect).1)),
             Entry::Pass | Entry::Skip => inner.next_value_seed(seed),
         }
     }
@@ -499,6 +523,21 @@ mod tests {
         assert_eq!(object.metadata.managed_fields, None);
         assert_eq!(object.data["data"]["managedFields"], "stays");
         assert_eq!(object.types.unwrap().kind, "ConfigMap");
+    }
+
+    #[test]
+    fn i102_an_item_of_a_list_gets_the_kind_that_it_leaves_out() {
+        let kind = ApiResource::erase::<ConfigMap>(&());
+        let decoder = Decoder::<DynamicObject>::new(&kind, ALL);
+        let object = decoder
+            .object(br#"{"metadata":{"name":"a"},"data":{}}"#, false)
+            .unwrap();
+        let types = object.types.unwrap();
+        assert_eq!(
+            (types.api_version.as_str(), types.kind.as_str()),
+            ("v1", "ConfigMap")
+        );
+        assert_eq!(object.data, serde_json::json!({"data": {}}));
     }
 
     #[test]

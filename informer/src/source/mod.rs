@@ -37,7 +37,8 @@ pub trait ListWatch<K>: Send + Sync + 'static {
     /// since the lost event comes again after a resume.
     fn watch(&self, request: WatchRequest) -> BoxFuture<'static, Result<WatchStream<K>, Error>>;
 
-    /// Whether the source understands streamed initial state ([`WatchRequest::initial_events`]).
+    /// Whether the source may be asked for streamed initial state
+    /// ([`WatchRequest::initial_events`]); a fake that only lists says no.
     fn supports_watch_list(&self) -> bool {
         true
     }

@@ -156,6 +156,7 @@ struct Script<K> {
 pub struct Scripted<K> {
     script: Arc<Mutex<Script<K>>>,
     requests: Arc<watch::Sender<Vec<Request>>>,
+    streams: bool,
 }
 
 impl<K> Clone for Scripted<K> {
@@ -163,6 +164,7 @@ impl<K> Clone for Scripted<K> {
         Self {
             script: Arc::clone(&self.script),
             requests: Arc::clone(&self.requests),
+            streams: self.streams,
         }
     }
 }
@@ -182,7 +184,7 @@ impl<K> Default for Scripted<K> {
 }
 
 impl<K> Scripted<K> {
-    /// A source with an empty script.
+    /// A source with an empty script, which lists and does not stream initial state.
     pub fn new() -> Self {
         let script = Script {
             lists: VecDeque::new(),
@@ -191,7 +193,15 @@ impl<K> Scripted<K> {
         Self {
             script: Arc::new(Mutex::new(script)),
             requests: Arc::new(watch::Sender::new(Vec::new())),
+            streams: false,
         }
+    }
+
+    /// The same source, which also streams initial state if it is asked to.
+    #[must_use]
+    pub fn streaming(mut self) -> Self {
+        self.streams = true;
+        self
     }
 
     /// Answers the next list call that has no answer yet.
@@ -282,5 +292,9 @@ where
                 Some(WatchAnswer::Hang) | None => std::future::pending().await,
             }
         })
+    }
+
+    fn supports_watch_list(&self) -> bool {
+        self.streams
     }
 }

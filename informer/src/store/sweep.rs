@@ -60,6 +60,12 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
                 .insert(hash, Arc::clone(stored), |entry| entry.key == *key);
         }
     }
+
+    /// Takes the object of `key` out of the new state.
+    pub(crate) fn remove(&mut self, key: &ObjectKey) {
+        let hash = self.base.hasher.key(key);
+        self.entries.remove(hash, |entry| entry.key == *key);
+    }
 }
 
 impl<K: Resource + Send + Sync + 'static> Store<K> {

@@ -332,8 +332,11 @@ async fn i102_a_metadata_informer_asks_for_metadata_alone_and_holds_no_secret() 
             ..answer(200, &frame)
         },
     ]);
-    let informer: Informer<MetadataOnly<Secret>> =
-        Informer::new(wire.client(), InformerOptions::default()).unwrap();
+    let options = InformerOptions {
+        watch_list: false,
+        ..InformerOptions::default()
+    };
+    let informer: Informer<MetadataOnly<Secret>> = Informer::new(wire.client(), options).unwrap();
     let (send, mut told) = tokio::sync::mpsc::channel(8);
     informer
         .add_handler("names", move |event: &Event<MetadataOnly<Secret>>| {

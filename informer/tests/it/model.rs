@@ -92,14 +92,17 @@ impl World {
 }
 
 #[derive(Clone, Default)]
-struct Server(Arc<Mutex<World>>);
+struct Server {
+    world: Arc<Mutex<World>>,
+    streams: bool,
+}
 
 impl ListWatch<ConfigMap> for Server {
     fn list(
         &self,
         request: ListRequest,
     ) -> BoxStream<'static, Result<ListPart<ConfigMap>, SourceError>> {
-        let mut world = self.0.lock();
+        let mut world = self.world.lock();
         if world.fails() {
             return stream::iter([Err(refusal(503, "ServiceUnavailable"))]).boxed();
         }
@@ -120,13 +123,22 @@ impl ListWatch<ConfigMap> for Server {
         &self,
         request: WatchRequest,
     ) -> BoxFuture<'static, Result<WatchStream<ConfigMap>, SourceError>> {
-        let mut world = self.0.lock();
-        let from: u64 = request
-            .resource_version
-            .parse()
-            .expect("versions are numbers here");
+        let mut world = self.world.lock();
+        let from: u64 = request.resource_version.parse().unwrap_or(0);
         if world.fails() {
             return Box::pin(async { Err(refusal(500, "InternalError")) });
+        }
+        if request.initial_events {
+            let initial = world.objects.values().cloned().map(WatchEvent::Added);
+            let end = WatchEvent::Bookmark {
+                resource_version: world.version.to_string(),
+                initial_events_end: true,
+            };
+            let initial = initial.chain([end]).collect();
+            let (sender, receiver) = mpsc::channel(10_000);
+            drop(sender.try_send(Ok(initial)));
+            world.watchers.push(sender);
+            return Box::pin(async move { Ok(received(receiver)) });
         }
         if from < world.compacted {
             return Box::pin(async { Err(refusal(410, "Expired")) });
@@ -140,13 +152,21 @@ impl ListWatch<ConfigMap> for Server {
             drop(sender.try_send(Ok(missed)));
         }
         world.watchers.push(sender);
-        Box::pin(async move {
-            let stream = stream::unfold(receiver, |mut receiver| async move {
-                receiver.recv().await.map(|sent| (sent, receiver))
-            });
-            Ok(stream.boxed())
-        })
+        Box::pin(async move { Ok(received(receiver)) })
     }
+
+    fn supports_watch_list(&self) -> bool {
+        self.streams
+    }
+}
+
+fn received(
+    receiver: mpsc::Receiver<Result<Vec<WatchEvent<ConfigMap>>, SourceError>>,
+) -> WatchStream<ConfigMap> {
+    stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|sent| (sent, receiver))
+    })
+    .boxed()
 }
 
 #[derive(Clone, Debug)]
@@ -206,8 +226,11 @@ impl View {
     }
 }
 
-async fn play(ops: Vec<Op>) {
-    let server = Server::default();
+async fn play(ops: Vec<Op>, streams: bool) {
+    let server = Server {
+        streams,
+        ..Server::default()
+    };
     let informer = Informer::from_source("ConfigMap", server.clone(), InformerOptions::default())
         .expect("default options are valid");
     informer
@@ -222,15 +245,15 @@ async fn play(ops: Vec<Op>) {
     let run = Run::start(&informer);
     for op in ops {
         match op {
-            Op::Change(at, delete) => server.0.lock().change(&format!("o{at}"), delete),
-            Op::Cut => server.0.lock().watchers.clear(),
+            Op::Change(at, delete) => server.world.lock().change(&format!("o{at}"), delete),
+            Op::Cut => server.world.lock().watchers.clear(),
             Op::Compact => {
-                let mut world = server.0.lock();
+                let mut world = server.world.lock();
                 world.compacted = world.version;
                 world.history.clear();
             }
             Op::Expire => {
-                let mut world = server.0.lock();
+                let mut world = server.world.lock();
                 world.compacted = world.version;
                 world.history.clear();
                 for watcher in std::mem::take(&mut world.watchers) {
@@ -239,12 +262,12 @@ async fn play(ops: Vec<Op>) {
                 }
             }
             Op::Bookmark => {
-                let world = server.0.lock();
+                let world = server.world.lock();
                 for watcher in &world.watchers {
                     drop(watcher.try_send(Ok(vec![bookmark(&world.version.to_string())])));
                 }
             }
-            Op::FailCalls(n) => server.0.lock().failing_calls = n,
+            Op::FailCalls(n) => server.world.lock().failing_calls = n,
             Op::AddHandler => {
                 let view = View::default();
                 informer
@@ -255,11 +278,11 @@ async fn play(ops: Vec<Op>) {
             Op::Pass(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
         }
     }
-    server.0.lock().failing_calls = 0;
+    server.world.lock().failing_calls = 0;
     tokio::time::sleep(Duration::from_secs(300)).await;
 
     let want: Vec<_> = server
-        .0
+        .world
         .lock()
         .objects
         .values()
@@ -297,12 +320,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn d10_store_index_and_views_equal_the_server_after_any_disruption(ops in ops()) {
+    fn d10_store_index_and_views_equal_the_server_after_any_disruption(
+        ops in ops(),
+        streams in any::<bool>(),
+    ) {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .expect("a runtime without sockets")
-            .block_on(play(ops));
+            .block_on(play(ops, streams));
     }
 }

@@ -129,7 +129,9 @@ pub(crate) async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-pub(crate) fn scripted(options: InformerOptions<ConfigMap>) -> (Scripted<ConfigMap>, Informer<ConfigMap>) {
+pub(crate) fn scripted(
+    options: InformerOptions<ConfigMap>,
+) -> (Scripted<ConfigMap>, Informer<ConfigMap>) {
     let source = Scripted::new();
     let informer = Informer::from_source("ConfigMap", source.clone(), options)
         .expect("options of tests are valid");

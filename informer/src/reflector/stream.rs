@@ -1,0 +1,266 @@
+//! Streamed lists: the initial state as the first events of a watch, which then goes on.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube_core::Resource;
+use tokio::time::Instant;
+
+use super::classify::Step;
+use super::watch::OpenWatch;
+use super::{Reflector, ReflectorError};
+use crate::source::{self, WatchEvent};
+use crate::store::BuildUp;
+use crate::{Cause, ObjectKey};
+
+/// How long a server that refused to stream is not asked again.
+const REFUSAL_HOLDS: Duration = Duration::from_secs(600);
+/// Streams that may end too early before an ordinary list is made.
+const MAX_EARLY_ENDS: u32 = 3;
+/// Silence after which an ordinary list is made.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// How often a missing end is told.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What is known of a server's streams.
+#[derive(Debug, Default)]
+pub(super) struct StreamMemory {
+    refused_at: Option<Instant>,
+    early_ends: u32,
+    warned: bool,
+}
+
+impl StreamMemory {
+    fn is_refused(&self, now: Instant) -> bool {
+        self.refused_at
+            .is_some_and(|at| now.duration_since(at) < REFUSAL_HOLDS)
+    }
+}
+
+/// Outcome of a round that tried to stream.
+pub(super) enum Filled<K> {
+    /// The store is filled, and the same watch goes on.
+    Open(OpenWatch<K>),
+    /// An ordinary list is due.
+    No,
+}
+
+/// Why a stream did not fill the store.
+enum Unfilled {
+    EarlyEnd,
+    Silence,
+    Failed(ReflectorError),
+}
+
+/// What follows a failed stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// Stream the newest state, at once.
+    StreamConsistent,
+    /// Wait, then stream again.
+    Stream,
+    /// List in this round.
+    List,
+    /// List, and do not try to stream for a while.
+    ListForLong,
+}
+
+fn after(cause: Cause, consistent: bool) -> After {
+    match cause {
+        Cause::Throttled | Cause::Refused => After::Stream,
+        Cause::Expired | Cause::VersionTooLarge if !consistent => After::StreamConsistent,
+        Cause::Invalid => After::ListForLong,
+        _ => After::List,
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Reflector<K> {
+    /// Fills the store by a stream if the server can.
+    ///
+    /// Every try builds a state of its own. A failure that the caller has to wait for comes back
+    /// as an error.
+    pub(super) async fn stream(&mut self) -> Result<Filled<K>, (Step, ReflectorError)> {
+        if !self.options.watch_list || !self.source.supports_watch_list() {
+            return Ok(Filled::No);
+        }
+        loop {
+            if self.streams.is_refused(Instant::now()) {
+                return Ok(Filled::No);
+            }
+            let version = self.state.stream_version();
+            let consistent = version.is_empty();
+            let error = match self.stream_once(version).await {
+                Ok(watch) => {
+                    self.streams.early_ends = 0;
+                    return Ok(Filled::Open(watch));
+                }
+                Err(Unfilled::EarlyEnd) => {
+                    self.streams.early_ends += 1;
+                    if self.streams.early_ends >= MAX_EARLY_ENDS {
+                        self.give_up("streams ended before their initial state was complete");
+                        return Ok(Filled::No);
+                    }
+                    let ended = source::Error::Answer(
+                        "a streamed list ended before its state was complete".to_owned(),
+                    );
+                    return Err((Step::Watch, ReflectorError::List(ended)));
+                }
+                Err(Unfilled::Silence) => {
+                    self.give_up("a stream went silent before its initial state was complete");
+                    return Ok(Filled::No);
+                }
+                Err(Unfilled::Failed(error)) => error,
+            };
+            match after(error.cause(), consistent) {
+                After::StreamConsistent => {
+                    self.reporter.failed(&error);
+                    self.state.version_refused();
+                }
+                After::Stream => return Err((Step::OpenWatch, error)),
+                After::List => {
+                    self.reporter.failed(&error);
+                    return Ok(Filled::No);
+                }
+                After::ListForLong => {
+                    self.reporter.failed(&error);
+                    self.streams.refused_at = Some(Instant::now());
+                    return Ok(Filled::No);
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, why: &'static str) {
+        self.streams.refused_at = Some(Instant::now());
+        self.streams.early_ends = 0;
+        if !std::mem::replace(&mut self.streams.warned, true) {
+            tracing::warn!(
+                informer = self.core.progress.name(),
+                why,
+                "listing instead of streaming"
+            );
+        }
+    }
+
+    async fn stream_once(&mut self, version: String) -> Result<OpenWatch<K>, Unfilled> {
+        let mut watch = self.open(version, true).await.map_err(Unfilled::Failed)?;
+        self.core
+            .progress
+            .stats
+            .lists
+            .fetch_add(1, Ordering::Relaxed);
+        let mut built = self.core.store.build_up();
+        let mut last_frame = Instant::now();
+        let mut next_warning = watch.began + WARN_INTERVAL;
+        loop {
+            let wait = tokio::time::timeout_at(
+                next_warning.min(last_frame + MAX_SILENCE),
+                watch.stream.next(),
+            );
+            let Ok(arrived) = wait.await else {
+                let now = Instant::now();
+                if now >= last_frame + MAX_SILENCE {
+                    return Err(Unfilled::Silence);
+                }
+                next_warning = now + WARN_INTERVAL;
+                self.core
+                    .progress
+                    .stats
+                    .late_bookmarks
+                    .fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    informer = self.core.progress.name(),
+                    seconds = watch.began.elapsed().as_secs(),
+                    "the initial state is not complete yet"
+                );
+                continue;
+            };
+            last_frame = Instant::now();
+            let batch = match arrived {
+                None => return Err(Unfilled::EarlyEnd),
+                Some(Err(error)) => return Err(Unfilled::Failed(ReflectorError::Watch(error))),
+                Some(Ok(batch)) => batch,
+            };
+            let mut rest = batch.into_iter();
+            while let Some(event) = rest.next() {
+                let end = self
+                    .take_initial(event, &mut built)
+                    .map_err(Unfilled::Failed)?;
+                let Some(version) = end else { continue };
+                self.core.replace(built, &version);
+                self.state.streamed(&version);
+                self.reporter.listed();
+                watch.silent = false;
+                watch.resumable = true;
+                let rest: Vec<_> = rest.collect();
+                if !rest.is_empty() {
+                    // Nothing of this watch was applied that a failure here could tear apart.
+                    let resumable = &mut watch.resumable;
+                    self.take_batch(rest, resumable).map_err(Unfilled::Failed)?;
+                }
+                return Ok(watch);
+            }
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// Takes an event of the initial state; the version of its end, once that comes.
+    fn take_initial(
+        &mut self,
+        event: WatchEvent<K>,
+        built: &mut BuildUp<K>,
+    ) -> Result<Option<String>, ReflectorError> {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                self.take_listed(Ok(object), built)?;
+            }
+            WatchEvent::Deleted(object) => {
+                if let Some(key) = ObjectKey::try_of(&object) {
+                    built.remove(&key);
+                }
+            }
+            WatchEvent::Malformed(malformed) if malformed.deleted => {
+                if let Some(key) = &malformed.key {
+                    built.remove(key);
+                }
+                self.skip(malformed)?;
+            }
+            WatchEvent::Malformed(malformed) => self.take_listed(Err(malformed), built)?,
+            WatchEvent::Bookmark {
+                resource_version,
+                initial_events_end: true,
+            } if !resource_version.is_empty() => {
+                return Ok(Some(resource_version));
+            }
+            WatchEvent::Bookmark { .. } => {}
+            WatchEvent::Error(status) => {
+                return Err(ReflectorError::Watch(source::Error::status(*status)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i23_a_failed_stream_is_followed_by_class() {
+        let cases = [
+            (Cause::Throttled, false, After::Stream),
+            (Cause::Refused, true, After::Stream),
+            (Cause::Expired, false, After::StreamConsistent),
+            (Cause::VersionTooLarge, false, After::StreamConsistent),
+            (Cause::Expired, true, After::List),
+            (Cause::Invalid, false, After::ListForLong),
+            (Cause::Forbidden, false, After::List),
+            (Cause::Internal, true, After::List),
+            (Cause::Transport, false, After::List),
+        ];
+        for (cause, consistent, want) in cases {
+            assert_eq!(after(cause, consistent), want, "{cause} {consistent}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Streamed lists on a scripted source, in paused time.
+
+use std::time::Duration;
+
+use informer::source::WatchEvent;
+use informer::source::scripted::{ListAnswer, Scripted};
+use informer::{Informer, InformerOptions};
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use crate::support::*;
+
+fn streaming() -> (Scripted<ConfigMap>, Informer<ConfigMap>) {
+    let source = Scripted::new().streaming();
+    let informer = Informer::from_source("ConfigMap", source.clone(), InformerOptions::default())
+        .expect("default options are valid");
+    (source, informer)
+}
+
+fn end(version: &str) -> WatchEvent<ConfigMap> {
+    WatchEvent::Bookmark {
+        resource_version: version.to_owned(),
+        initial_events_end: true,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn r14_one_watch_and_no_list_fill_the_store_as_at_the_bookmark() {
+    let (source, informer) = streaming();
+    let log = Log::default();
+    informer.add_handler("log", log.handler()).unwrap();
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    feed.send(WatchEvent::Added(object("a", 1)));
+    feed.send(WatchEvent::Added(object("b", 2)));
+    feed.send(WatchEvent::Added(object("c", 3)));
+    feed.send(bookmark("5"));
+    feed.send(WatchEvent::Modified(object("a", 6)));
+    feed.send(WatchEvent::Deleted(object("b", 7)));
+    settle().await;
+    assert!(
+        !informer.has_synced() && cached(&informer).is_empty(),
+        "nothing shows before the end"
+    );
+    feed.send_batch(vec![end("8"), WatchEvent::Modified(object("c", 9))]);
+    settle().await;
+    assert_eq!(cached(&informer), ["a@6", "c@9"]);
+    assert_eq!(log.take(), ["+c@3!", "+a@6!", "c@3~c@9"]);
+    feed.send(WatchEvent::Deleted(object("c", 10)));
+    settle().await;
+    assert_eq!(source.summaries(), ["watch \"\" initial-events"]);
+    drop(feed);
+    source.called(2).await;
+    assert_eq!(
+        source.summaries()[1],
+        "watch 10",
+        "resumed, not streamed again"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn r15_a_broken_stream_is_tried_again_without_mixing() {
+    let (source, informer) = streaming();
+    let first = source.watch();
+    let second = source.watch();
+    let _run = Run::start(&informer);
+    first.send(WatchEvent::Added(object("half", 1)));
+    settle().await;
+    drop(first);
+    source.called(2).await;
+    second.send_batch(vec![WatchEvent::Added(object("a", 3)), end("4")]);
+    settle().await;
+    assert_eq!(source.summaries(), ["watch \"\" initial-events"; 2]);
+    assert_eq!(cached(&informer), ["a@3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r15_a_refusal_as_invalid_leads_to_list_and_watch_and_is_remembered() {
+    let (source, informer) = streaming();
+    source.refuse_watch(refusal(422, "Invalid"));
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    source.refuse_watch(refusal(410, "Expired"));
+    source.list(ListAnswer::all([object("a", 1)], "11"));
+    let _feed = source.watch();
+    let _run = Run::start(&informer);
+    source.called(5).await;
+    assert_eq!(
+        source.summaries(),
+        [
+            "watch \"\" initial-events",
+            "list 0 limit=500",
+            "watch 10",
+            "list 10",
+            "watch 11"
+        ]
+    );
+    assert_eq!(cached(&informer), ["a@1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r15_a_throttled_stream_stays_a_stream_and_an_expired_one_asks_for_the_newest_state() {
+    let (source, informer) = streaming();
+    source.refuse_watch(refusal(429, "TooManyRequests"));
+    let first = source.watch();
+    source.refuse_watch(refusal(410, "Expired"));
+    let second = source.watch();
+    let _run = Run::start(&informer);
+    source.called(2).await;
+    first.send(end("10"));
+    settle().await;
+    first.send(WatchEvent::Error(Box::new(status(410, "Expired"))));
+    source.called(4).await;
+    second.send(end("20"));
+    settle().await;
+    assert_eq!(
+        source.summaries(),
+        [
+            "watch \"\" initial-events",
+            "watch \"\" initial-events",
+            "watch 10 initial-events",
+            "watch \"\" initial-events"
+        ]
+    );
+    assert_eq!(informer.status().resource_version, "20");
+}
+
+#[tokio::test(start_paused = true)]
+async fn r16_a_late_bookmark_is_warned_of_each_ten_seconds_and_none_leads_to_a_list() {
+    let (source, informer) = streaming();
+    let feed = source.watch();
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let _run = Run::start(&informer);
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        feed.send(WatchEvent::Added(object("a", 1)));
+    }
+    assert_eq!(informer.stats().late_bookmarks, 2);
+    assert!(!informer.has_synced());
+    tokio::time::sleep(Duration::from_secs(59)).await;
+    assert_eq!(source.summaries().len(), 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(
+        source.summaries()[1],
+        "list 0 limit=500",
+        "60 s without progress"
+    );
+    assert!(informer.has_synced());
+    let warnings = informer.stats().late_bookmarks;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(informer.stats().late_bookmarks, warnings, "none afterwards");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i24_three_streams_that_end_early_lead_to_a_list() {
+    let (source, informer) = streaming();
+    for _ in 0..3 {
+        source.watch().send(WatchEvent::Added(object("half", 1)));
+    }
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let _run = Run::start(&informer);
+    source.called(5).await;
+    let calls = source.summaries();
+    assert_eq!(calls[..3], ["watch \"\" initial-events"; 3]);
+    assert_eq!(calls[3..], ["list 0 limit=500", "watch 10"]);
+    assert_eq!(cached(&informer), ["a@1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r17_a_source_that_does_not_stream_is_listed() {
+    let (source, informer) = scripted(InformerOptions::default());
+    let _run = Run::start(&informer);
+    source.called(1).await;
+    assert_eq!(source.summaries(), ["list 0 limit=500"]);
+    let options = InformerOptions {
+        watch_list: false,
+        ..InformerOptions::default()
+    };
+    let source = Scripted::<ConfigMap>::new().streaming();
+    let informer = Informer::from_source("ConfigMap", source.clone(), options).unwrap();
+    let _run = Run::start(&informer);
+    source.called(1).await;
+    assert_eq!(source.summaries(), ["list 0 limit=500"], "switched off");
+}
