@@ -7,6 +7,7 @@ mod dev;
 mod kubectl;
 mod policy;
 mod random_kills;
+mod readme;
 
 use common::world::World;
 
