@@ -15,6 +15,7 @@ mod lists;
 pub(crate) mod names;
 pub(crate) mod path;
 mod prune;
+mod re2;
 mod structural;
 mod structurality;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::Value;
 
-use super::{formats, path};
+use super::{formats, path, re2};
 
 /// One node of a schema: of its spine, or nested below `allOf`, `anyOf`, `oneOf` or `not`.
 #[derive(Clone, Debug, Default)]
@@ -258,8 +258,7 @@ impl Checks {
 
 impl Pattern {
     fn new(source: &str) -> Self {
-        // RE2's `\z` and the `regex` crate's differ from RE2 only in `\C` and octal escapes.
-        let compiled = Regex::new(source).map_err(|error| error.to_string());
+        let compiled = re2::compile(source);
         Self {
             source: source.to_owned(),
             compiled,

@@ -7,6 +7,8 @@ use kube_cel::KubeCelExt as _;
 use kube_cel::cel::extractors::This;
 use kube_cel::cel::{Context, ExecutionError, FunctionContext, Value};
 
+use crate::schema::re2;
+
 /// Runs `f` with the environment of all rules: Kubernetes' libraries and no variables.
 pub(super) fn with<R>(f: impl FnOnce(&Context<'static>) -> R) -> R {
     // A context cannot be shared between threads, and building one costs more than most rules.
@@ -20,6 +22,7 @@ fn build() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("size", size);
     context.add_function("type", type_of);
+    context.add_function("matches", matches);
     context
 }
 
@@ -37,6 +40,25 @@ fn size(context: &FunctionContext<'_, '_>, This(this): This<Value>) -> Result<i6
         _ => return Err(context.error("no such overload")),
     };
     Ok(i64::try_from(size).unwrap_or(i64::MAX))
+}
+
+/// Whether a part of the text matches an RE2 expression (the library's own reads another syntax).
+#[expect(
+    clippy::result_large_err,
+    reason = "the library's signature of functions"
+)]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the library's signature of functions"
+)]
+fn matches(
+    context: &FunctionContext<'_, '_>,
+    This(this): This<Arc<String>>,
+    source: Arc<String>,
+) -> Result<bool, ExecutionError> {
+    re2::compile(&source)
+        .map(|regex| regex.is_match(&this))
+        .map_err(|error| context.error(format!("error parsing regexp: {error}")))
 }
 
 /// Names of types, which `type(x)` gives and which stand in rules as `int`, `string` and so on.
