@@ -254,13 +254,14 @@ fn run(
             context.add_variable_from_value("oldSelf", old);
         }
         // The library computes with times that can overflow, which ends in a panic there.
-        let result = catch_unwind(AssertUnwindSafe(|| program.execute(&context)));
-        match result {
-            Ok(result) => result.map_err(Box::new),
-            Err(_) => Err(Box::new(ExecutionError::function_error(
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            program.execute(&context).map_err(Box::new)
+        }));
+        result.unwrap_or_else(|_| {
+            Err(Box::new(ExecutionError::function_error(
                 "rule",
                 "range error",
-            ))),
-        }
+            )))
+        })
     })
 }
