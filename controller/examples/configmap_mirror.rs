@@ -88,6 +88,7 @@ pub(crate) fn mirror(client: Client) -> Result<Manager, BoxError> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
+    tracing_subscriber::fmt().init();
     let signals = Signals::install()?;
     let config = client::load_config(&ConfigSource::default()).await?;
     let client = client::connect(config, ClientOptions::default())?;
