@@ -3,6 +3,7 @@
 pub mod client;
 mod error;
 mod event;
+mod factory;
 mod key;
 mod lister;
 mod meta;
@@ -15,6 +16,7 @@ mod version;
 
 pub use self::error::{BoxError, Cause, Error};
 pub use self::event::{AsyncHandler, Event, Handler};
+pub use self::factory::{Factory, FactoryOptions};
 pub use self::key::{ObjectKey, ParseKeyError};
 pub use self::lister::{Lister, NotFound, Snapshot};
 pub use self::meta::MetadataOnly;

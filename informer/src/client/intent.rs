@@ -71,11 +71,7 @@ fn is_collection(path: &str) -> bool {
         Some("apis") => parts.skip(2).collect(),
         _ => return false,
     };
-    match behind_version[..] {
-        [_] => true,
-        ["namespaces", _, _] => true,
-        _ => false,
-    }
+    matches!(behind_version[..], [_] | ["namespaces", _, _])
 }
 
 #[cfg(test)]

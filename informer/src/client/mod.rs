@@ -75,7 +75,6 @@ pub struct RateLimit {
 
 /// How a client calls.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct ClientOptions {
     /// Name of the program in the `User-Agent` header, by which servers log and prioritise.
     pub user_agent: String,

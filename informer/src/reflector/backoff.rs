@@ -14,7 +14,6 @@ pub(crate) struct Backoff {
 
 /// Waits after failures of list and watch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct BackoffOptions {
     /// First wait, before jitter.
     pub base: Duration,

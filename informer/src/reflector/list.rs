@@ -43,7 +43,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 Err(error) => return Err(error),
             }
         };
-        self.core.replace(built, &end.resource_version);
+        self.core.replace(&built, &end.resource_version);
         self.state.listed(&first, pages, &end.resource_version);
         self.reporter.listed();
         Ok(())
@@ -87,7 +87,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
 
     pub(super) fn take_listed(
         &mut self,
-        item: Result<K, Malformed>,
+        item: Result<K, Box<Malformed>>,
         built: &mut BuildUp<K>,
     ) -> Result<(), ReflectorError> {
         match item.map_or_else(
@@ -110,15 +110,20 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
     }
 
     /// Makes an object fit for the store.
-    pub(super) fn prepare(&self, mut object: K) -> Result<Result<K, Malformed>, ReflectorError> {
-        let malformed = |object: &K, path: &str, problem: String| Malformed {
-            kind: self.core.progress.kind.clone(),
-            key: ObjectKey::try_of(object),
-            uid: object.meta().uid.clone(),
-            resource_version: object.meta().resource_version.clone(),
-            path: path.to_owned(),
-            problem,
-            deleted: false,
+    pub(super) fn prepare(
+        &self,
+        mut object: K,
+    ) -> Result<Result<K, Box<Malformed>>, ReflectorError> {
+        let malformed = |object: &K, path: &str, problem: String| {
+            Box::new(Malformed {
+                kind: self.core.progress.kind.clone(),
+                key: ObjectKey::try_of(object),
+                uid: object.meta().uid.clone(),
+                resource_version: object.meta().resource_version.clone(),
+                path: path.to_owned(),
+                problem,
+                deleted: false,
+            })
         };
         if let Some(transform) = &self.transform {
             match catch_unwind(AssertUnwindSafe(|| transform(&mut object))) {
@@ -142,7 +147,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         Ok(Ok(object))
     }
 
-    pub(super) fn skip(&mut self, malformed: Malformed) -> Result<(), ReflectorError> {
+    pub(super) fn skip(&mut self, malformed: Box<Malformed>) -> Result<(), ReflectorError> {
         let error = ReflectorError::Malformed(malformed);
         match self.options.on_malformed {
             OnMalformed::Fail => Err(error),

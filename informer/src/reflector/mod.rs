@@ -87,7 +87,7 @@ pub enum ReflectorError {
     /// An object cannot be read. Under [`OnMalformed::Skip`] this is a report, and the reflector
     /// goes on.
     #[error(transparent)]
-    Malformed(Malformed),
+    Malformed(Box<Malformed>),
     /// A watch ended at once without any event.
     #[error("watch ended within 1 s and without any event")]
     ShortWatch,

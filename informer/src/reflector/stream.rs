@@ -188,7 +188,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     .take_initial(event, &mut built)
                     .map_err(Unfilled::Failed)?;
                 let Some(version) = end else { continue };
-                self.core.replace(built, &version);
+                self.core.replace(&built, &version);
                 self.state.streamed(&version);
                 self.reporter.listed();
                 watch.silent = false;

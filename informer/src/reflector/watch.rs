@@ -203,7 +203,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
 
     fn take_malformed(
         &mut self,
-        malformed: Malformed,
+        malformed: Box<Malformed>,
         deltas: &mut Vec<Delta<K>>,
     ) -> Result<Option<String>, ReflectorError> {
         self.core

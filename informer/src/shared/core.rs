@@ -248,7 +248,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
     }
 
     /// Makes a list the content of the store, and of every handler's view.
-    pub(crate) fn replace(&self, built: BuildUp<K>, resource_version: &str) {
+    pub(crate) fn replace(&self, built: &BuildUp<K>, resource_version: &str) {
         let mut fanout = self.fanout.lock();
         let changes = self.store.replace(built, resource_version);
         let first = !std::mem::replace(&mut fanout.synced, true);

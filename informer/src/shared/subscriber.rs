@@ -37,7 +37,6 @@ pub enum OnStop {
 
 /// How a handler is served.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct HandlerOptions {
     /// How often every object is sent again as an update to itself. `None` takes the informer's
     /// [`resync`](crate::InformerOptions::resync), `Some(ZERO)` never; at least 1 s otherwise.

@@ -51,7 +51,7 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     }
 
     /// Reads one object; `deleted` is what a failure shall say of it.
-    pub(crate) fn object(&self, text: &[u8], deleted: bool) -> Result<K, Malformed> {
+    pub(crate) fn object(&self, text: &[u8], deleted: bool) -> Result<K, Box<Malformed>> {
         let mut json = serde_json::Deserializer::from_slice(text);
         let read = K::deserialize(Filtered {
             inner: &mut json,
@@ -59,7 +59,7 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
             to: self,
         })
         .and_then(|object| json.end().map(|()| object));
-        read.map_err(|_| self.explain(text, deleted))
+        read.map_err(|_| Box::new(self.explain(text, deleted)))
     }
 
     /// Reads again what failed, this time keeping track of the path.
@@ -546,7 +546,7 @@ mod tests {
             "spec":{"containers":[{"name":"x","image":{"hunter2":1}}]}}"#;
         let malformed = decoder::<Pod>(ALL).object(text, true).unwrap_err();
         assert_eq!(
-            malformed,
+            *malformed,
             Malformed {
                 kind: "Pod".into(),
                 key: Some(ObjectKey::namespaced("n", "a")),

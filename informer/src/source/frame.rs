@@ -208,8 +208,8 @@ fn nameless<K: Resource + DeserializeOwned>(
     decoder: &Decoder<K>,
     path: &str,
     problem: String,
-) -> Malformed {
-    Malformed {
+) -> Box<Malformed> {
+    Box::new(Malformed {
         kind: decoder.kind().to_owned(),
         key: None::<ObjectKey>,
         uid: None,
@@ -217,7 +217,7 @@ fn nameless<K: Resource + DeserializeOwned>(
         path: path.to_owned(),
         problem,
         deleted: false,
-    }
+    })
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use super::decode::Decoder;
 use super::frame::FrameReader;
 use super::scan::{ListScanner, Part};
 use super::{
-    Cut, Error, ListEnd, ListPart, ListRequest, ListVersion, ListWatch, WatchRequest, WatchStream,
+    Cut, Error, ListEnd, ListPart, ListRequest, ListVersion, ListWatch, Malformed, WatchRequest,
+    WatchStream,
 };
 use crate::client::{CallOptions, failure};
 
@@ -353,7 +354,7 @@ impl<K: Resource + DeserializeOwned> ListReader<K> {
         }
     }
 
-    fn take_items(&mut self) -> Result<Vec<Result<K, super::Malformed>>, Error> {
+    fn take_items(&mut self) -> Result<Vec<Result<K, Box<Malformed>>>, Error> {
         let mut items = Vec::new();
         while items.len() < ITEMS_PER_PART {
             match self

@@ -84,7 +84,7 @@ pub struct WatchRequest {
 #[derive(Debug)]
 pub enum ListPart<K> {
     /// Objects in the answer's order; one that could not be read is an `Err`.
-    Items(Vec<Result<K, Malformed>>),
+    Items(Vec<Result<K, Box<Malformed>>>),
     /// The answer is complete.
     End(ListEnd),
 }
@@ -115,7 +115,7 @@ pub enum WatchEvent<K> {
         initial_events_end: bool,
     },
     /// A frame that names an object which cannot be read.
-    Malformed(Malformed),
+    Malformed(Box<Malformed>),
     /// The server ends the watch with this status.
     Error(Box<Status>),
 }

@@ -73,7 +73,7 @@ impl Request {
 #[derive(Debug)]
 pub enum ListAnswer<K> {
     /// Objects, and how the page ends.
-    Page(Vec<Result<K, Malformed>>, ListEnd),
+    Page(Vec<Result<K, Box<Malformed>>>, ListEnd),
     /// A failure after some objects.
     Fail(Vec<K>, Error),
     /// No answer at all.

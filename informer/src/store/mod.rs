@@ -190,12 +190,12 @@ impl<K> Version<K> {
     }
 
     /// Puts `new` in the place of what was stored under its key, in all indexes.
-    fn put(&mut self, new: Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
+    fn put(&mut self, new: &Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
         let hash = self.hasher.key(&new.key);
         let old = self
             .objects
-            .insert(hash, Arc::clone(&new), |entry| entry.key == new.key);
-        self.reindex(old.as_deref(), Some(&new));
+            .insert(hash, Arc::clone(new), |entry| entry.key == new.key);
+        self.reindex(old.as_deref(), Some(new));
         old
     }
 
@@ -302,7 +302,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             }
             let mut values = entry.values.to_vec();
             values.extend(added.into_iter().map(|value| (position, Arc::from(value))));
-            version.put(Arc::new(Entry {
+            version.put(&Arc::new(Entry {
                 key: entry.key.clone(),
                 object: Arc::clone(&entry.object),
                 values: values.into(),
@@ -441,7 +441,7 @@ impl<K: Resource> Version<K> {
         }
         let new = Arc::new(object);
         let entry = self.entry(indexers, key, Arc::clone(&new));
-        match self.put(entry) {
+        match self.put(&entry) {
             None => changes.push(Change::Added(new)),
             Some(old) if same_object(&*old.object, &*new) => {
                 changes.push(Change::Updated {

@@ -80,7 +80,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
     /// Publishes the built state and tells the differences: deletions first, then the rest in
     /// list order. A deletion carries the last state known, which need not be the final one.
-    pub(crate) fn replace(&self, built: BuildUp<K>, resource_version: &str) -> Vec<Change<K>> {
+    pub(crate) fn replace(&self, built: &BuildUp<K>, resource_version: &str) -> Vec<Change<K>> {
         let indexers = self.indexers.lock();
         let mut version = Version::clone(&self.current.load());
         let gone: Vec<ObjectKey> = version
@@ -146,6 +146,6 @@ impl<K: Resource> Version<K> {
         entry: &Arc<Entry<K>>,
     ) -> Option<Arc<Entry<K>>> {
         let entry = self.entry(indexers, entry.key.clone(), Arc::clone(&entry.object));
-        self.put(entry)
+        self.put(&entry)
     }
 }

@@ -79,7 +79,7 @@ fn replace(store: &Store<ConfigMap>, objects: Vec<ConfigMap>, version: &str) -> 
     for object in objects {
         assert!(built.put(object));
     }
-    shown(&store.replace(built, version))
+    shown(&store.replace(&built, version))
 }
 
 fn apply(store: &Store<ConfigMap>, deltas: Vec<Delta<ConfigMap>>, version: &str) -> Vec<String> {
@@ -468,7 +468,7 @@ proptest! {
                         prop_assert!(built.put(object));
                     }
                     model = listed;
-                    store.replace(built, &version.to_string())
+                    store.replace(&built, &version.to_string())
                 }
             };
             for change in changes {

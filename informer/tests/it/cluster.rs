@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use devcluster::DevCluster;
 use informer::client::{self, ClientOptions, ConfigSource};
-use informer::{Cause, Event, Informer, InformerOptions, MetadataOnly};
+use informer::{
+    Cause, Error, Event, Factory, FactoryOptions, Informer, InformerOptions, MetadataOnly,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube_client::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube_core::discovery::ApiResource;
@@ -75,7 +77,7 @@ struct Running<K> {
 }
 
 impl<K: Resource + Send + Sync + 'static> Running<K> {
-    async fn start(informer: Informer<K>) -> Self {
+    fn start(informer: Informer<K>) -> Self {
         let mut task = JoinSet::new();
         let run = informer.clone();
         task.spawn(async move { run.run(CancellationToken::new()).await.unwrap() });
@@ -108,8 +110,10 @@ async fn connect(cluster: &DevCluster, relay: &Relay) -> kube_client::Client {
     };
     let mut config = client::load_config(&source).await.unwrap();
     config.cluster_url = format!("https://{}", relay.address).parse().unwrap();
-    let mut options = ClientOptions::default();
-    options.user_agent = AGENT.to_owned();
+    let options = ClientOptions {
+        user_agent: AGENT.to_owned(),
+        ..ClientOptions::default()
+    };
     client::connect(config, options).unwrap()
 }
 
@@ -127,9 +131,12 @@ async fn set(api: &Api<ConfigMap>, name: &str, value: &str) {
         .unwrap();
 }
 
-/// A handler's picture: name to value, and what did not fit.
+/// Objects as told, and events that did not fit.
+type Seen = (BTreeMap<String, String>, Vec<String>);
+
+/// A handler's picture.
 #[derive(Clone, Default)]
-struct View(Arc<Mutex<(BTreeMap<String, String>, Vec<String>)>>);
+struct View(Arc<Mutex<Seen>>);
 
 impl View {
     fn handler(&self) -> impl Fn(&Event<ConfigMap>) + Send + Sync + 'static {
@@ -197,7 +204,7 @@ async fn follows_the_server(watch_list: bool) {
         })
         .unwrap();
     informer.add_handler("view", view.handler()).unwrap();
-    let running = Running::start(informer).await;
+    let running = Running::start(informer);
     let lister = running.informer.lister();
     let same = || async {
         let listed = api.list(&Default::default()).await.unwrap();
@@ -295,7 +302,7 @@ async fn a_metadata_informer_is_never_sent_secret_data() {
             texts.lock().push(format!("{} {event:?}", event.key()));
         })
         .unwrap();
-    let running = Running::start(informer).await;
+    let running = Running::start(informer);
     running.informer.synced().await;
     api.create(&PostParams::default(), &secret("second"))
         .await
@@ -323,7 +330,7 @@ async fn i42_a_kind_that_appears_late_is_followed_and_its_absence_is_shown() {
     let client = connect(&cluster, &relay).await;
     let options = InformerOptions::<DynamicObject>::default();
     let informer = Informer::for_kind(client, &kind, options).unwrap();
-    let running = Running::start(informer).await;
+    let running = Running::start(informer);
     eventually("the failure to show", || async {
         running
             .informer
@@ -360,4 +367,71 @@ async fn i42_a_kind_that_appears_late_is_followed_and_its_absence_is_shown() {
     eventually("the object", || async { lister.list().len() == 1 }).await;
     assert_eq!(lister.list()[0].data["spec"]["n"], 5);
     assert_eq!(running.informer.status().kind, "Thing.test.example.dev");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h15_a_factory_shares_typed_dynamic_and_metadata_informers() {
+    let cluster = DevCluster::builder().start().await.unwrap();
+    let relay = Relay::start(cluster.address()).await;
+    let options = FactoryOptions {
+        namespace: Some("default".to_owned()),
+        ..FactoryOptions::default()
+    };
+    let factory = Factory::new(connect(&cluster, &relay).await, options);
+    let kind = ApiResource::erase::<ConfigMap>(&());
+    let typed = factory
+        .informer_with::<ConfigMap>(|options| options.label_selector = Some("seen=yes".to_owned()))
+        .unwrap();
+    let again = factory.informer::<ConfigMap>().unwrap();
+    let dynamic = factory.dynamic(&kind).unwrap();
+    factory.start().unwrap();
+    factory.start().unwrap();
+    let stop = CancellationToken::new();
+    let synced = factory.wait_for_cache_sync(&stop).await;
+    assert_eq!(synced.len(), 2, "{synced:?}");
+    assert!(synced.values().all(|synced| *synced));
+
+    let late = factory.informer::<MetadataOnly<ConfigMap>>().unwrap();
+    factory.start().unwrap();
+    let api: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
+    let mut seen = config_map("seen", "first");
+    seen.metadata.labels = Some([("seen".to_owned(), "yes".to_owned())].into());
+    api.create(&PostParams::default(), &seen).await.unwrap();
+    api.create(&PostParams::default(), &config_map("other", "first"))
+        .await
+        .unwrap();
+    let elsewhere: Api<ConfigMap> = Api::namespaced(cluster.client(), "kube-system");
+    elsewhere
+        .create(&PostParams::default(), &config_map("elsewhere", "first"))
+        .await
+        .unwrap();
+    let counts = || {
+        (
+            typed.lister().list().len(),
+            dynamic.status().objects,
+            late.status().objects,
+        )
+    };
+    eventually("both objects of the namespace", || async {
+        counts() == (1, 2, 2)
+    })
+    .await;
+    assert_eq!(again.status().objects, 1, "one cache for one kind");
+    let object = &dynamic.lister().list()[0];
+    assert_eq!(object.types.as_ref().unwrap().kind, "ConfigMap");
+    set(&api, "seen", "second").await;
+    eventually("the update", || async {
+        typed
+            .lister()
+            .list()
+            .iter()
+            .any(|object| object.data.as_ref().unwrap()["k"] == "second")
+    })
+    .await;
+    api.delete("seen", &DeleteParams::default()).await.unwrap();
+    eventually("the deletion", || async { counts() == (0, 1, 1) }).await;
+
+    factory.shutdown().await.unwrap();
+    assert!(typed.is_stopped() && dynamic.is_stopped() && late.is_stopped());
+    assert!(matches!(factory.start(), Err(Error::Stopped { .. })));
 }

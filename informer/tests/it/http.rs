@@ -130,9 +130,10 @@ fn watch_from(version: &str) -> WatchRequest {
     }
 }
 
-async fn list<K>(
-    source: &KubeSource<K>,
-) -> Result<(Vec<Result<K, source::Malformed>>, ListEnd), source::Error>
+/// Objects and end of a whole list.
+type Listed<K> = (Vec<Result<K, Box<source::Malformed>>>, ListEnd);
+
+async fn list<K>(source: &KubeSource<K>) -> Result<Listed<K>, source::Error>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
 {

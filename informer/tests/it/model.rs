@@ -199,8 +199,11 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// A handler's own picture, and what did not fit into it.
+/// Objects as told, and events that did not fit.
+type Seen = (BTreeMap<String, Arc<ConfigMap>>, Vec<String>);
+
 #[derive(Clone, Default)]
-struct View(Arc<Mutex<(BTreeMap<String, Arc<ConfigMap>>, Vec<String>)>>);
+struct View(Arc<Mutex<Seen>>);
 
 impl View {
     fn handler(&self) -> impl Fn(&Event<ConfigMap>) + Send + Sync + 'static {

@@ -171,8 +171,8 @@ async fn r5_a_watch_keeps_the_store_exact() {
     );
 }
 
-fn malformed(name: &str, version: Option<&str>) -> Malformed {
-    Malformed {
+fn malformed(name: &str, version: Option<&str>) -> Box<Malformed> {
+    Box::new(Malformed {
         kind: "ConfigMap".to_owned(),
         key: Some(key(name)),
         uid: None,
@@ -180,7 +180,7 @@ fn malformed(name: &str, version: Option<&str>) -> Malformed {
         path: "data".to_owned(),
         problem: "found a string".to_owned(),
         deleted: false,
-    }
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -548,10 +548,10 @@ async fn r18_an_unreadable_object_is_left_out_and_its_stored_copy_stays() {
         ["a@1", "c@16"],
         "a is unreadable, not gone"
     );
-    second.send(WatchEvent::Malformed(Malformed {
+    second.send(WatchEvent::Malformed(Box::new(Malformed {
         deleted: true,
-        ..malformed("a", Some("21"))
-    }));
+        ..*malformed("a", Some("21"))
+    })));
     settle().await;
     assert_eq!(log.take(), ["+a@1!", "+b@2!", "-?b@2", "+c@16", "-?a@1"]);
     assert_eq!(informer.stats().malformed, 3);

@@ -515,7 +515,7 @@ async fn h13_an_object_recreated_over_a_gap_is_deleted_and_added() {
 
 #[tokio::test(start_paused = true)]
 async fn h14_a_stuck_handlers_queue_is_bounded_and_ends_at_the_last_state() {
-    const KEYS: u64 = 1000;
+    const KEYS: u32 = 1000;
     const LIMIT: usize = 2000;
     let (source, informer) = scripted(InformerOptions::default());
     source.list(ListAnswer::all([], "1"));
@@ -555,7 +555,7 @@ async fn h14_a_stuck_handlers_queue_is_bounded_and_ends_at_the_last_state() {
     let _run = Run::start(&informer);
     informer.synced().await;
     let mut version = 1;
-    for round in 0..100_u64 {
+    for round in 0..100_u32 {
         let mut batch = Vec::new();
         for at in 0..KEYS {
             version += 1;
@@ -568,10 +568,7 @@ async fn h14_a_stuck_handlers_queue_is_bounded_and_ends_at_the_last_state() {
         feed.send_batch(batch);
         settle().await;
         let waiting = informer.queue_lengths()[0].1;
-        assert!(
-            waiting <= LIMIT + 2 * KEYS as usize,
-            "{waiting} events wait"
-        );
+        assert!(waiting <= LIMIT + 2000, "{waiting} events wait");
     }
     gate.cancel();
     settle().await;

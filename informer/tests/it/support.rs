@@ -145,8 +145,8 @@ pub(crate) fn cached(informer: &Informer<ConfigMap>) -> Vec<String> {
         let meta = &object.metadata;
         format!(
             "{}@{}",
-            meta.name.as_deref().unwrap(),
-            meta.resource_version.as_deref().unwrap()
+            meta.name.as_deref().unwrap_or("?"),
+            meta.resource_version.as_deref().unwrap_or("?")
         )
     };
     objects.iter().map(tag).collect()
