@@ -1,4 +1,4 @@
-//! A work queue of distinct keys, for any tokio program.
+#![doc = include_str!("../README.md")]
 
 mod core;
 mod delay;

@@ -1,16 +1,15 @@
 //! The synchronisation primitives of the crate: real ones, or loom's under `--cfg loom`.
 
+pub(crate) use std::sync::Arc;
+
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(not(loom))]
-pub(crate) use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Arc, MutexGuard,
+    MutexGuard,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 

@@ -377,14 +377,15 @@ fn w15_a_key_needs_no_more_than_clone_eq_and_hash_and_is_hashed_once_an_operatio
         );
     };
     hashed("add", 1, &|| queue.add(Key(1)));
-    hashed("add again", 1, &|| queue.add(&Key(1)));
+    let key = Key(1);
+    hashed("add again", 1, &|| queue.add(&key));
     hashed("take, retry, end", 0, &|| {
         let item = queue.try_get().unwrap();
         item.add_rate_limited();
         assert_eq!(item.num_requeues(), 1);
         item.forget();
     });
-    hashed("add rate limited", 1, &|| queue.add_rate_limited(&Key(1)));
+    hashed("add rate limited", 1, &|| queue.add_rate_limited(&key));
     hashed("forget", 1, &|| queue.forget(&Key(1)));
 }
 

@@ -407,7 +407,7 @@ impl Clock for Counting {
 fn w30_time_comes_from_the_clock_that_was_handed_in_and_only_when_it_matters() {
     let clock = Arc::new(Counting(ManualClock::new(), AtomicUsize::new(0)));
     let options = QueueOptions {
-        clock: clock.clone(),
+        clock: Arc::<Counting>::clone(&clock),
         ..QueueOptions::default()
     };
     let queue = WorkQueue::new(options).unwrap();

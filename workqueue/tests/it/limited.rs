@@ -214,7 +214,7 @@ fn two_queues_can_share_a_limiter() {
     let queue = || {
         let (options, _) = options();
         WorkQueue::new(QueueOptions {
-            limiter: limiter.clone(),
+            limiter: Arc::<ItemExponential<&str>>::clone(&limiter),
             ..options
         })
         .unwrap()

@@ -65,7 +65,9 @@ impl Model {
         if self.shut {
             return;
         }
-        let mut wait = options.after.map(|wait| wait.as_millis() as u64);
+        let mut wait = options
+            .after
+            .map(|wait| u64::try_from(wait.as_millis()).unwrap());
         if options.rate_limited {
             let failures = self.failures.entry(key).or_default();
             let limit = 1_u64
