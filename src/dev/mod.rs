@@ -82,7 +82,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         }
     }
     .await;
-    let tail = outcome.is_err().then(|| stage.folder().log_tail());
+    let failed = matches!(&outcome, Err(error) if !matches!(error, Error::Interrupted));
+    let tail = failed.then(|| stage.folder().log_tail());
     let stopped = stage.shutdown().await;
     if let Some(tail) = tail {
         console.line(&tail)?;

@@ -38,14 +38,10 @@ async fn bring_up(stage: &mut Stage, console: &mut Console) -> Result<Vec<Member
                 .filter(|member| !member.is_ready())
                 .map(|member| format!("{} is {}", member.name(), explain(member)))
                 .collect();
-            if members.len() == SIZE && waiting.is_empty() {
-                Ok(members)
-            } else {
-                Err(format!(
-                    "{} of {SIZE} are there; {}",
-                    members.len(),
-                    waiting.join("; ")
-                ))
+            match (members.len(), waiting.as_slice()) {
+                (SIZE, []) => Ok(members),
+                (SIZE, waiting) => Err(waiting.join("; ")),
+                (n, _) => Err(format!("{n} of {SIZE} Proxies are there")),
             }
         })
         .await?;

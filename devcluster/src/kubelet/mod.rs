@@ -47,6 +47,7 @@ use kube_client::{Api, Client, client::Body};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower::service_fn;
+use tracing::{info, warn};
 
 pub use self::{address::Addressing, delay::Delay, registry::PodProxy};
 
@@ -102,7 +103,7 @@ pub struct KubeletOptions {
     pub scheduler: bool,
     /// Whether container ports named `proxy` are really served.
     pub proxy: bool,
-    /// Which addresses pods get.
+    /// Which addresses pods get; `Loopback` becomes `Virtual` on other systems than Linux.
     pub addressing: Addressing,
     /// What the pods' proxies may call.
     pub allowed_targets: AllowedTargets,
@@ -142,6 +143,10 @@ impl Kubelet {
     /// later failure of the API is retried for ever instead.
     pub async fn start(client: Client, options: KubeletOptions) -> Result<KubeletHandle, Error> {
         validate(&options)?;
+        let options = KubeletOptions {
+            addressing: usable(options.addressing),
+            ..options
+        };
         let client = with_user_agent(client);
         let clock = Clock::start();
         let mut addresses = AddressPool::new(options.addressing);
@@ -161,6 +166,7 @@ impl Kubelet {
             nodes.push(node);
         }
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        info!(nodes = names.len(), addressing = ?options.addressing, "simulated nodes are Ready");
         let own: BTreeMap<_, _> = nodes
             .iter()
             .map(|node| (node.name.clone(), node.ip))
@@ -235,6 +241,15 @@ impl fmt::Debug for KubeletHandle {
             .field("nodes", &self.names)
             .finish_non_exhaustive()
     }
+}
+
+/// Only Linux lets every address of 127.0.0.0/8 be bound without being configured first.
+fn usable(addressing: Addressing) -> Addressing {
+    if addressing == Addressing::Loopback && !cfg!(target_os = "linux") {
+        warn!("pods get addresses that cannot be dialled: loopback addresses need Linux");
+        return Addressing::Virtual;
+    }
+    addressing
 }
 
 fn validate(options: &KubeletOptions) -> Result<(), Error> {
