@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use informer::Unsynced;
+use kube_core::Status;
 
 /// Why a controller can't be built, or ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
@@ -98,22 +99,58 @@ pub(crate) fn list(items: &[impl fmt::Display]) -> String {
 /// Prints an error and its chain of causes, divided by colons.
 ///
 /// A cause whose text stands in the line already (some errors print their source themselves) is
-/// left out.
+/// left out. An API server's answer is printed by code, reason and message; the client's own text
+/// for it would add the whole `Status` for debugging.
 pub(crate) struct Chain<'a>(pub(crate) &'a (dyn StdError + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = self.0.to_string();
-        let mut next = self.0.source();
-        while let Some(error) = next {
-            let cause = error.to_string();
-            if !text.contains(&cause) {
-                text.push_str(": ");
-                text.push_str(&cause);
+        let mut text = String::new();
+        for error in chain(self.0) {
+            let answer = status_of(error);
+            let part = match answer {
+                Some(status) => format!(
+                    "the server answered {} {}: {}",
+                    status.code, status.reason, status.message
+                ),
+                None => error.to_string(),
+            };
+            if !text.contains(&part) {
+                let colon = if text.is_empty() { "" } else { ": " };
+                text.push_str(colon);
+                text.push_str(&part);
             }
-            next = error.source();
+            // Its own source is the same status once more.
+            if answer.is_some() {
+                break;
+            }
         }
         f.write_str(&text)
+    }
+}
+
+/// The API server's answer in the chain of an error, if there is one.
+pub(crate) fn api_status<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Status> {
+    chain(error).find_map(status_of)
+}
+
+fn chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// The API server's answer if `error` itself is one.
+fn status_of<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Status> {
+    // A source of type `Box<Error>` shows itself as the box in the chain.
+    let boxed = || {
+        error
+            .downcast_ref::<Box<kube_client::Error>>()
+            .map(|boxed| &**boxed)
+    };
+    match error.downcast_ref().or_else(boxed) {
+        Some(kube_client::Error::Api(status)) => Some(status),
+        _ => None,
     }
 }
 
