@@ -1,4 +1,4 @@
-//! The helpers that write, against the embedded API server.
+//! Finalizers, conflicts and own writes against the embedded API server.
 
 use std::cell::Cell;
 use std::time::Duration;
