@@ -340,6 +340,12 @@ impl DevCluster {
         self.api.store.compact(self.api.store.revision());
     }
 
+    /// Forgets the watch history: watches from an older revision are answered with 410, as after a long outage
+    /// of the client.
+    pub fn trim_history(&self) {
+        self.api.store.trim_history();
+    }
+
     /// Stops serving: watches end cleanly, connections finish their responses within two seconds.
     pub async fn shutdown(mut self) {
         self.stop.cancel();

@@ -18,6 +18,8 @@ struct Fault {
     reason: &'static str,
     message: String,
     details: Map<String, Value>,
+    /// `details` is shown even when there is nothing in it.
+    shows_details: bool,
     /// `metadata.continue` of the Status.
     continue_token: Option<String>,
 }
@@ -63,8 +65,14 @@ impl ApiError {
             reason,
             message,
             details: Map::new(),
+            shows_details: false,
             continue_token: None,
         }))
+    }
+
+    fn showing_details(mut self) -> Self {
+        self.0.shows_details = true;
+        self
     }
 
     fn with_details(mut self, details: Map<String, Value>) -> Self {
@@ -135,11 +143,12 @@ impl ApiError {
             "NotFound",
             "the server could not find the requested resource",
         )
+        .showing_details()
     }
 
     pub(crate) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
-        Self::new(405, "MethodNotAllowed", message)
+        Self::new(405, "MethodNotAllowed", message).showing_details()
     }
 
     pub(crate) fn not_implemented(what: &str) -> Self {
@@ -224,6 +233,16 @@ impl ApiError {
         error
     }
 
+    /// A patch whose result is no object of the kind.
+    pub(crate) fn invalid_patch(patch: &Value, why: &str) -> Self {
+        Self::invalid(
+            "",
+            "",
+            "",
+            &[FieldError::invalid("patch", patch.to_string(), why)],
+        )
+    }
+
     /// A failure of the 422 class without an object, e.g. a patch that does not apply.
     pub(crate) fn unprocessable(message: impl Into<String>) -> Self {
         Self::new(422, "Invalid", message)
@@ -282,7 +301,7 @@ impl ApiError {
         if !fault.reason.is_empty() {
             status["reason"] = Value::from(fault.reason);
         }
-        if !fault.details.is_empty() {
+        if fault.shows_details || !fault.details.is_empty() {
             status["details"] = Value::Object(fault.details.clone());
         }
         if let Some(token) = &fault.continue_token {

@@ -136,10 +136,8 @@ impl Frontend {
         let mut response = match refused {
             Some(error) => response::failure(&error),
             None => {
-                let handled = AssertUnwindSafe(self.handle(&head, &user, body))
-                    .catch_unwind()
-                    .await;
-                handled.unwrap_or_else(|_| {
+                let answered = guarded(self.handle(&head, &user, body)).await;
+                answered.unwrap_or_else(|| {
                     self.api.recorder.panicked();
                     tracing::error!(method = %head.method, path = head.uri.path(), "a handler panicked");
                     let message = "the server failed while it handled the request";
@@ -276,6 +274,11 @@ impl Frontend {
     }
 }
 
+/// The answer of a handler; `None` when it panicked, which ends that request alone.
+async fn guarded(handling: impl Future<Output = ApiResponse>) -> Option<ApiResponse> {
+    AssertUnwindSafe(handling).catch_unwind().await.ok()
+}
+
 /// Everybody who is known may do everything; strangers may only ask how the server is.
 fn authorize(head: &Head, user: &User) -> ApiResult<()> {
     if !user.is_anonymous() {
@@ -393,6 +396,13 @@ impl tower::Service<Request<kube_client::client::Body>> for InProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_panic_ends_one_request_alone() {
+        let broken = async { panic!("a handler is broken") };
+        assert!(guarded(broken).await.is_none());
+        assert!(guarded(async { response::text(200, "ok") }).await.is_some());
+    }
 
     #[test]
     fn timeouts_are_durations_with_a_unit() {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     clock::seconds_text,
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, Named},
     http::response::{self, ApiResponse},
     registry::{
         Resource, metadata,
@@ -121,21 +121,33 @@ fn check_preconditions(
     options: &DeleteOptions,
 ) -> ApiResult<()> {
     let checks = [
-        ("UID", &options.uid, metadata_text(current, "uid")),
+        (
+            "UID",
+            &options.uid,
+            metadata_text(current, "uid"),
+            "deleted and then recreated",
+        ),
         (
             "ResourceVersion",
             &options.resource_version,
             metadata_text(current, "resourceVersion"),
+            "modified",
         ),
     ];
-    for (what, wanted, is) in checks {
+    for (what, wanted, is, happened) in checks {
         if let Some(wanted) = wanted
             && wanted != is
         {
             let why = format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {is}"
+                "the {what} in the precondition ({wanted}) does not match the {what} in record ({is}). \
+                 The object might have been {happened}"
             );
-            return Err(ApiError::conflict(resource.named(), key.name(), &why));
+            // Named by kind here, as the real server does.
+            let named = Named {
+                group: &resource.group,
+                plural: &resource.kind,
+            };
+            return Err(ApiError::conflict(named, key.name(), &why));
         }
     }
     Ok(())

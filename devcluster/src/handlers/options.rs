@@ -38,7 +38,7 @@ impl WriteOptions {
                 errors.push(FieldError::not_supported(
                     "fieldValidation",
                     other,
-                    &["Ignore", "Strict", "Warn"],
+                    &["", "Ignore", "Strict", "Warn"],
                 ));
                 FieldValidation::Warn
             }
@@ -155,7 +155,7 @@ impl DeleteOptions {
                 errors.push(FieldError::not_supported(
                     "propagationPolicy",
                     other,
-                    &["Background", "Foreground", "Orphan"],
+                    &["Foreground", "Background", "Orphan", "nil"],
                 ));
                 None
             }

@@ -14,7 +14,11 @@ use crate::{
     error::{ApiError, ApiResult},
     http::response::ApiResponse,
     patch::{self, PatchError},
-    registry::{Resource, resource::set_type},
+    registry::{
+        Resource,
+        resource::{metadata_text, set_type},
+    },
+    schema::FieldError,
 };
 
 /// The kinds of patches that are offered.
@@ -120,19 +124,19 @@ impl Api {
         };
         let changed = self.change(&mut change, &mut call.warnings, |current, warnings| {
             let mut new = patch.apply(&resource, current)?;
-            check_type(&resource, &new)?;
+            check_type(&resource, &new, &patch.value)?;
             set_type(&mut new, &resource.api_version(), &resource.kind);
-            let unknown = resource.normalise(&mut new)?;
+            let unknown = resource
+                .normalise(&mut new)
+                .map_err(|error| ApiError::invalid_patch(&patch.value, error.message()))?;
             let problems = body::problems(&unknown, &[]);
             match options.field_validation {
                 FieldValidation::Ignore => {}
                 FieldValidation::Warn => warnings.extend(problems),
                 FieldValidation::Strict if problems.is_empty() => {}
                 FieldValidation::Strict => {
-                    return Err(ApiError::unprocessable(format!(
-                        "error decoding patch: strict decoding error: {}",
-                        problems.join(", ")
-                    )));
+                    let why = format!("strict decoding error: {}", problems.join(", "));
+                    return Err(ApiError::invalid_patch(&patch.value, &why));
                 }
             }
             Ok(new)
@@ -142,15 +146,26 @@ impl Api {
 }
 
 /// A patch may not turn an object into one of another kind.
-fn check_type(resource: &Resource, new: &Value) -> ApiResult<()> {
+fn check_type(resource: &Resource, new: &Value, patch: &Value) -> ApiResult<()> {
     let kind = new["kind"].as_str().unwrap_or_default();
     let version = new["apiVersion"].as_str().unwrap_or_default();
-    if *kind == *resource.kind && version == resource.api_version() {
+    let expected = resource.api_version();
+    if *kind == *resource.kind && version == expected {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!(
-        "the patch changes the type to {version}, {kind}; it must stay {}, {}",
-        resource.api_version(),
-        resource.kind
-    )))
+    if !resource.is_custom() {
+        let why = format!("the type must stay {expected}, Kind={}", resource.kind);
+        return Err(ApiError::invalid_patch(patch, &why));
+    }
+    let pairs = [
+        ("apiVersion", version, expected.as_str()),
+        ("kind", kind, &*resource.kind),
+    ];
+    let errors: Vec<FieldError> = pairs
+        .into_iter()
+        .filter(|(_, is, must)| is != must)
+        .map(|(field, is, must)| FieldError::invalid(field, is, format!("must be {must}")))
+        .collect();
+    let name = metadata_text(new, "name");
+    Err(ApiError::invalid(&resource.group, kind, name, &errors))
 }

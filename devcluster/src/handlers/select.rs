@@ -23,22 +23,21 @@ impl Selection {
         let label_text = call.query.text("labelSelector").unwrap_or_default();
         let field_text = call.query.text("fieldSelector").unwrap_or_default();
         let resource = &call.resource;
-        let refuse = |why: &str| {
-            ApiError::bad_request(format!(
-                "Unable to find \"{}, Resource={}\" that match label selector \"{label_text}\", \
-                 field selector \"{field_text}\": {why}",
-                resource.api_version(),
-                resource.plural
-            ))
-        };
-        let labels = LabelSelector::parse(label_text).map_err(|why| refuse(&why))?;
-        let fields = FieldSelector::parse(field_text).map_err(|why| refuse(&why))?;
+        let labels = LabelSelector::parse(label_text).map_err(ApiError::bad_request)?;
+        let fields = FieldSelector::parse(field_text).map_err(ApiError::bad_request)?;
         for requirement in fields.requirements() {
             if !supports(resource, &requirement.field) {
-                return Err(refuse(&format!(
-                    "field label not supported: {}",
-                    requirement.field
-                )));
+                let field = &requirement.field;
+                // Kinds without fields of their own name those that every kind has.
+                let plain = resource.selectable.is_empty() && !resource.is_custom();
+                return Err(ApiError::bad_request(if plain {
+                    format!(
+                        "\"{field}\" is not a known field selector: only \"metadata.name\", \
+                         \"metadata.namespace\""
+                    )
+                } else {
+                    format!("field label not supported: {field}")
+                }));
             }
         }
         let path_name = call.path.name.as_deref();

@@ -63,6 +63,7 @@ impl Api {
             {
                 Err(ApiError::not_implemented(&format!("pods/{name}")))
             }
+            _ if resource.is_custom() => Err(call.not_found()),
             _ => Err(ApiError::no_such_resource()),
         }
     }

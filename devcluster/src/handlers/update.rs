@@ -343,12 +343,8 @@ fn check_identity(
     let revision = metadata_text(proposed, "resourceVersion");
     if !revision.is_empty() {
         if revision.parse::<u64>().is_err() {
-            let error = FieldError::invalid(
-                "metadata.resourceVersion",
-                revision,
-                "must be the resourceVersion of an object that was read",
-            );
-            return Err(resource.invalid(key.name(), &[error]));
+            let why = format!("strconv.ParseUint: parsing \"{revision}\": invalid syntax");
+            return Err(ApiError::unknown(why));
         }
         if revision != metadata_text(current, "resourceVersion") {
             return Err(ApiError::modified(resource.named(), key.name()));

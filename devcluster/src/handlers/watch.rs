@@ -27,6 +27,8 @@ use crate::{
 
 /// Without a timeout of the client's a watch lives that long, and up to twice that.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// No watch lives longer.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Between bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end.
@@ -58,7 +60,7 @@ impl Api {
         let selection = Selection::parse(call)?;
         let options = WatchOptions::parse(&call.query)?;
         let limit = match options.timeout_seconds {
-            Some(seconds) => Duration::from_secs(seconds),
+            Some(seconds) => Duration::from_secs(seconds).min(LONGEST_TIMEOUT),
             None => DEFAULT_TIMEOUT.mul_f64(1.0 + rand::rng().random::<f64>()),
         };
         let opened = Instant::now();
@@ -70,9 +72,7 @@ impl Api {
             stop: self.stop.clone(),
             open: self.recorder.watch_opened(),
             bookmarks: options.bookmarks,
-            deadline: opened
-                .checked_add(limit)
-                .unwrap_or(opened + DEFAULT_TIMEOUT),
+            deadline: opened + limit,
             next_bookmark: next_bookmark(opened, opened + limit),
             headers: true,
             state: Vec::new().into_iter(),

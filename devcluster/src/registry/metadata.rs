@@ -192,17 +192,25 @@ pub(crate) fn dedup_owners(object: &mut Value) -> Option<String> {
 
 /// What is questionable about finalizers: names without a domain.
 pub(crate) fn finalizer_warnings(object: &Value) -> Vec<String> {
-    const KNOWN: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     finalizers(object)
         .into_iter()
-        .filter(|name| !name.contains('/') && !KNOWN.contains(name))
+        .filter(|name| !is_known_or_qualified(name))
         .map(|name| {
+            let form = if name.contains('.') {
+                "name including a path (/)"
+            } else {
+                "name"
+            };
             format!(
-                "metadata.finalizers: \"{name}\": prefer a domain-qualified finalizer name including a path (/) \
+                "metadata.finalizers: \"{name}\": prefer a domain-qualified finalizer {form} \
                  to avoid accidental conflicts with other finalizer writers"
             )
         })
         .collect()
+}
+
+fn is_known_or_qualified(finalizer: &str) -> bool {
+    finalizer.contains('/') || matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion")
 }
 
 /// Everything that is wrong with an object's metadata, in the order of its fields.
@@ -244,17 +252,21 @@ pub(crate) fn validate(resource: &Resource, object: &Value, write: Write<'_>) ->
     validate_annotations(field("annotations"), &mut errors);
     validate_labels(field("labels"), &mut errors);
     validate_owners(field("ownerReferences"), &mut errors);
-    for (index, name) in finalizers(object).into_iter().enumerate() {
+    for name in finalizers(object) {
         for problem in names::label_key_problems(name) {
-            errors.push(FieldError::invalid(
-                if resource.is_custom() {
-                    "metadata.finalizers".to_owned()
-                } else {
-                    format!("metadata.finalizers[{index}]")
-                },
-                name,
-                problem,
-            ));
+            errors.push(FieldError::invalid("metadata.finalizers", name, problem));
+        }
+    }
+    // Definitions and what they define take any qualified name.
+    if !resource.is_custom() && &*resource.group != "apiextensions.k8s.io" {
+        for (index, name) in finalizers(object).into_iter().enumerate() {
+            if !is_known_or_qualified(name) {
+                errors.push(FieldError::invalid(
+                    format!("metadata.finalizers[{index}]"),
+                    name,
+                    "name is neither a standard finalizer name nor is it fully qualified",
+                ));
+            }
         }
     }
     if let Write::Update(old) = write {
@@ -350,26 +362,18 @@ fn validate_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
     {
         let at = format!("metadata.ownerReferences[{index}]");
         let text = |key: &str| owner.get(key).and_then(Value::as_str).unwrap_or_default();
-        if text("apiVersion").is_empty() {
-            errors.push(FieldError::invalid(
-                format!("{at}.apiVersion"),
-                "",
-                "version must not be empty",
-            ));
-        }
-        for key in ["kind", "name", "uid"] {
+        for key in ["apiVersion", "kind", "name", "uid"] {
             if text(key).is_empty() {
-                errors.push(FieldError::invalid(
+                errors.push(FieldError::required(
                     format!("{at}.{key}"),
-                    "",
-                    format!("{key} must not be empty"),
+                    "must not be empty",
                 ));
             }
         }
         if text("apiVersion") == "v1" && text("kind") == "Event" {
             errors.push(FieldError::invalid(
                 at.clone(),
-                "v1, Kind=Event",
+                owner.clone(),
                 "/v1, Kind=Event is disallowed from being an owner",
             ));
         }

@@ -214,6 +214,11 @@ impl Collection {
         }
     }
 
+    /// Forgets the history of events. Watches that start before it, or have not read all of it, end.
+    pub(super) fn trim_history(&self) {
+        self.state.write().history.trim_all();
+    }
+
     /// Visits objects in key order, as they were at revision `at` (`None`: now), from key `start` on, until the
     /// visitor breaks. Returns the revision that was read.
     ///

@@ -113,6 +113,15 @@ impl History {
         Some(event)
     }
 
+    /// Forgets all events: only watches from now on can start, and those that have not read them are behind.
+    pub(super) fn trim_all(&mut self) {
+        if let Some(newest) = self.events.back() {
+            self.floor = newest.revision;
+            self.first += self.events.len() as u64;
+            self.events.clear();
+        }
+    }
+
     /// The sequence number of the first event after `revision`, or `None` if events after it were trimmed.
     pub(super) fn position_after(&self, revision: u64) -> Option<u64> {
         if revision < self.floor {

@@ -120,6 +120,14 @@ impl Store {
         self.collections.write().remove(name);
     }
 
+    /// Forgets the watch history of every collection: watches from an older revision answer 410, and watches
+    /// that lag behind are ended.
+    pub fn trim_history(&self) {
+        for collection in self.collections.read().values() {
+            collection.trim_history();
+        }
+    }
+
     /// Makes all versions that were replaced before `revision` unreadable, in every collection: exact reads
     /// and continue tokens of older revisions answer 410. Watch history stays.
     pub fn compact(&self, revision: u64) {

@@ -5,6 +5,7 @@ use std::fmt;
 use base64::Engine as _;
 use serde_json::{Map, Value};
 
+use super::quantity;
 use super::table::{Field, Shape, TypeRef, object_meta};
 
 /// A field of a request body that the type does not have; it was dropped.
@@ -138,9 +139,12 @@ impl Decoder {
                 let fits = number.as_i64().is_some_and(|n| i32::try_from(n).is_ok());
                 if fits { Ok(()) } else { wrong(value) }
             }
-            (Shape::Quantity, Value::String(text)) => check_quantity(text),
+            (Shape::Quantity, Value::String(text)) => {
+                stored_quantity(text).map(|stored| *text = stored)
+            }
             (Shape::Quantity, Value::Number(number)) => {
-                *value = Value::String(number.to_string());
+                let stored = stored_quantity(&number.to_string())?;
+                *value = Value::String(stored);
                 Ok(())
             }
             (Shape::Map(of), Value::Object(entries)) => {
@@ -254,33 +258,8 @@ fn text_format(format: &str, text: &mut String) -> Result<(), DecodeError> {
     }
 }
 
-fn check_quantity(text: &str) -> Result<(), DecodeError> {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = unsigned
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let is_number = number.bytes().any(|b| b.is_ascii_digit()) && number.matches('.').count() <= 1;
-    let is_suffix = match suffix {
-        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti"
-        | "Pi" | "Ei" => true,
-        exponent => exponent.strip_prefix(['e', 'E']).is_some_and(|rest| {
-            let digits = rest.strip_prefix(['+', '-']).unwrap_or(rest);
-            !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-        }),
-    };
-    if is_number && is_suffix {
-        return Ok(());
-    }
-    Err(refuse(
-        if is_number && suffix.chars().all(|c| "eEinumkKMGTP".contains(c)) {
-            "unable to parse quantity's suffix".to_owned()
-        } else {
-            "quantities must match the regular expression \
-         '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-                .to_owned()
-        },
-    ))
+fn stored_quantity(text: &str) -> Result<String, DecodeError> {
+    quantity::canonical(text).map_err(|error| refuse(error.to_string()))
 }
 
 fn refuse(message: String) -> DecodeError {

@@ -4,6 +4,7 @@
 
 mod decode;
 mod parse;
+mod quantity;
 mod table;
 
 pub(crate) use decode::{decode, decode_metadata};

@@ -15,6 +15,8 @@ async fn case_082_merge_patch() {
     let answer = t.patch(&item, MERGE, &patch).await;
     assert_eq!(answer.expect(200)["data"], json!({"n": "1"}));
     assert_eq!(answer.json["metadata"]["labels"]["a"], "b");
+    let typed = t.patch(&item, MERGE, &json!({"data": {"n": 1}})).await;
+    typed.invalid("FieldValueInvalid", "patch");
     let broken = t.ask(Method::PATCH, &item).body(MERGE, "[1").send().await;
     broken.refused(400, "BadRequest");
     t.patch(format!("{}/none", t.config_maps()), MERGE, &json!({}))

@@ -230,10 +230,20 @@ impl Ask<'_> {
     /// Opens a watch.
     pub(crate) async fn watch(self) -> Watch {
         let what = format!("watch {}", self.path);
-        let Ok(sent) = timeout(PATIENCE, self.target.client.send(self.request())).await else {
+        let opened = timeout(PATIENCE, async {
+            loop {
+                let sent = self.target.client.send(self.request()).await;
+                let response = sent.unwrap_or_else(|error| panic!("{what}: {error}"));
+                // The real server refuses watches for a moment while it takes up a new definition.
+                if response.status() != 429 {
+                    return response;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        let Ok(response) = opened.await else {
             panic!("{what}: no headers")
         };
-        let response = sent.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(response.status(), 200, "{what}");
         Watch {
             body: response.into_body(),

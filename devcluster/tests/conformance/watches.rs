@@ -288,6 +288,28 @@ async fn case_073_bad_revision_is_500_and_a_revision_serves_other_kinds() {
 }
 
 #[tokio::test]
+async fn case_073_a_forgotten_history_is_410() {
+    let t = Target::start().await;
+    let Some(cluster) = &t.embedded else { return };
+    let start = t.get(t.config_maps()).await.revision();
+    t.config_map("a").await;
+    let path = format!("{}?watch=1&resourceVersion={start}", t.config_maps());
+    assert_eq!(t.watch(&path).await.next().await.name(), "a");
+    cluster.trim_history();
+    let event = t.watch(&path).await.next().await;
+    assert_eq!(
+        (event.kind.as_str(), &event.object["code"]),
+        ("ERROR", &json!(410))
+    );
+    let now = t.get(t.config_maps()).await.revision();
+    let mut watch = t
+        .watch(format!("{}?watch=1&resourceVersion={now}", t.config_maps()))
+        .await;
+    t.config_map("b").await;
+    assert_eq!(watch.next().await.name(), "b");
+}
+
+#[tokio::test]
 async fn case_074_watch_of_a_missing_namespace_sees_later_objects() {
     let t = Target::start().await;
     let name = unique("later");

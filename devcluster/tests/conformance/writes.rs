@@ -105,6 +105,16 @@ async fn case_030_metadata_that_breaks_rules() {
             "FieldValueTooLong",
             "metadata.annotations",
         ),
+        (
+            json!({"name": "a", "finalizers": ["plain"]}),
+            "FieldValueInvalid",
+            "metadata.finalizers[0]",
+        ),
+        (
+            json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "name": "x", "uid": "u"}]}),
+            "FieldValueRequired",
+            "metadata.ownerReferences[0].kind",
+        ),
     ];
     for (metadata, reason, field) in cases {
         let answer = t
