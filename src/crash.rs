@@ -1,8 +1,8 @@
 //! Crash points: places where a test lets the process die.
 //!
-//! [`arm`] chooses one; when the code comes by [`point`] there, the process aborts at once, as a
+//! [`arm`] chooses one; when the code comes by `point` there, the process aborts at once, as a
 //! SIGKILL would end it. Compiled with debug assertions or the feature `testing` only: in a
-//! release image [`point`] is empty and nothing can arm it.
+//! release image `point` is empty and nothing can arm it.
 
 use std::fmt;
 use std::str::FromStr;

@@ -56,6 +56,9 @@ use ::controller::informer::client::{self, ClientOptions};
 use controller::{Operator, Parts};
 use provider::config::Providers;
 
+/// What the operator calls itself to API servers.
+const USER_AGENT: &str = concat!("proxy-operator/", env!("CARGO_PKG_VERSION"));
+
 /// How the operator runs; [`Options::default`] is what `proxy-operator run` does without a flag.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -156,7 +159,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let config = client::load_config(&options.cluster).await?;
     let server = config.cluster_url.to_string();
     let mut client_options = ClientOptions::default();
-    client_options.user_agent = concat!("proxy-operator/", env!("CARGO_PKG_VERSION")).to_owned();
+    USER_AGENT.clone_into(&mut client_options.user_agent);
     let client = client::connect(config, client_options)?;
     let cluster_id = match options.cluster_id {
         Some(id) => Some(Arc::from(id)),

@@ -18,7 +18,7 @@ fn external() -> serde_json::Value {
             "endpoint": { "host": "proxy.example.com", "port": 9000 } })
 }
 
-async fn settled(spec: serde_json::Value) -> World {
+async fn settled(spec: &serde_json::Value) -> World {
     let mut world = World::new(spec);
     assert!(world.run().await);
     world.provider.take_calls();
@@ -32,7 +32,7 @@ fn finalizers(proxy: &Proxy) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn t01_a_managed_proxy_comes_up_step_by_step() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     assert_eq!(
         world.ok().await,
         Action::Done,
@@ -89,7 +89,7 @@ async fn t01_a_managed_proxy_comes_up_step_by_step() {
 
 #[tokio::test(start_paused = true)]
 async fn r05_a_settled_proxy_costs_one_look_and_no_write() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     for _ in 0..3 {
         world.ok().await;
     }
@@ -102,7 +102,7 @@ async fn r05_a_settled_proxy_costs_one_look_and_no_write() {
 
 #[tokio::test(start_paused = true)]
 async fn r05_a_pass_writes_the_status_at_most_once() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     for _ in 0..4 {
         world.ok().await;
         let writes = world.server.take_writes();
@@ -113,7 +113,7 @@ async fn r05_a_pass_writes_the_status_at_most_once() {
 
 #[tokio::test(start_paused = true)]
 async fn t02_an_external_proxy_needs_no_provider_and_no_finalizer() {
-    let mut world = World::new(external());
+    let mut world = World::new(&external());
     assert_eq!(world.ok().await, Action::Done);
     assert_eq!(world.condition("Provisioned"), "True/ExternalEndpoint");
     assert_eq!(
@@ -129,7 +129,7 @@ async fn t02_an_external_proxy_needs_no_provider_and_no_finalizer() {
 
 #[tokio::test(start_paused = true)]
 async fn t03_the_instance_is_gone_before_the_object_is() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.server.delete(PATH);
     assert_eq!(
         world.ok().await,
@@ -157,7 +157,7 @@ async fn t03_the_instance_is_gone_before_the_object_is() {
 
 #[tokio::test(start_paused = true)]
 async fn t05_an_edit_of_the_machine_replaces_the_instance_under_the_same_name() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     let before = world.proxy().metadata.annotations.expect("stamped")[SPEC_HASH_ANNOTATION].clone();
     world
         .server
@@ -187,7 +187,7 @@ async fn t05_an_edit_of_the_machine_replaces_the_instance_under_the_same_name() 
 
 #[tokio::test(start_paused = true)]
 async fn t06_what_is_not_in_the_hash_replaces_nothing() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.server.edit(
         PATH,
         &json!({ "spec": { "lease": { "weight": 7 }, "location": { "country": "CH" } } }),
@@ -206,7 +206,7 @@ async fn t06_what_is_not_in_the_hash_replaces_nothing() {
 #[tokio::test(start_paused = true)]
 async fn t07_only_other_bytes_in_the_secret_replace_the_instance() {
     let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
-    let mut world = World::new(spec);
+    let mut world = World::new(&spec);
     world.put_secret("b25l");
     assert!(world.run().await);
     world.server.take_writes();
@@ -223,7 +223,7 @@ async fn t07_only_other_bytes_in_the_secret_replace_the_instance() {
 
 #[tokio::test(start_paused = true)]
 async fn t09_from_managed_to_external_and_back() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.server.edit(PATH, &json!({ "spec": external() }));
     world.ok().await;
     assert_eq!(world.condition("Synced"), "False/ReleasingInstance");
@@ -258,7 +258,7 @@ async fn t09_from_managed_to_external_and_back() {
 
 #[tokio::test(start_paused = true)]
 async fn s06_another_provider_by_way_of_external_strands_nothing() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.configure(&["fake", "next"]);
     assert!(world.run().await);
     world
@@ -271,7 +271,7 @@ async fn s06_another_provider_by_way_of_external_strands_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn t11_a_paused_proxy_is_not_touched_and_goes_on_later() {
-    let mut world = World::new(json!({ "provider": "fake", "paused": true }));
+    let mut world = World::new(&json!({ "provider": "fake", "paused": true }));
     world.ok().await;
     world.ok().await;
     assert_eq!(world.condition("ReplacementBlocked"), "True/Paused");
@@ -324,7 +324,7 @@ async fn t11_a_paused_proxy_is_not_touched_and_goes_on_later() {
 
 #[tokio::test(start_paused = true)]
 async fn the_annotation_skip_replacement_defers_a_replacement() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     let skip = json!({ "annotations": { SKIP_REPLACEMENT_ANNOTATION: "" } });
     world
         .server
@@ -340,7 +340,7 @@ async fn the_annotation_skip_replacement_defers_a_replacement() {
 #[tokio::test(start_paused = true)]
 async fn t12_a_stopped_instance_is_deleted_and_made_again() {
     for state in [InstanceState::Stopped, InstanceState::Terminated] {
-        let mut world = settled(managed()).await;
+        let mut world = settled(&managed()).await;
         world
             .provider
             .change(INSTANCE, |instance| instance.state = state);
@@ -357,7 +357,7 @@ async fn t12_a_stopped_instance_is_deleted_and_made_again() {
 
 #[tokio::test(start_paused = true)]
 async fn t13_an_instance_deleted_by_hand_is_made_again_exactly_once() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.provider.vanish(INSTANCE);
     assert_eq!(
         world.ok().await,
@@ -378,7 +378,7 @@ async fn t13_an_instance_deleted_by_hand_is_made_again_exactly_once() {
 
 #[tokio::test(start_paused = true)]
 async fn t50_an_instance_that_never_comes_up_is_deleted() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     world.ok().await;
     let old = k8s_openapi::jiff::Timestamp::from_second(1_000).expect("in range");
@@ -393,7 +393,7 @@ async fn t50_an_instance_that_never_comes_up_is_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn m3_a_provider_that_nobody_configured_fails_the_proxy_until_the_operator_knows_it() {
-    let mut world = World::new(json!({ "provider": "gcp" }));
+    let mut world = World::new(&json!({ "provider": "gcp" }));
     world.ok().await;
     assert_eq!(world.ok().await, Action::Done);
     assert_eq!(
@@ -416,7 +416,7 @@ async fn m3_a_provider_that_nobody_configured_fails_the_proxy_until_the_operator
 #[tokio::test(start_paused = true)]
 async fn m4_without_its_secret_a_new_proxy_waits_with_backoff() {
     let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
-    let mut world = World::new(spec);
+    let mut world = World::new(&spec);
     world.ok().await;
     let error = world.pass().await.expect_err("there is no Secret");
     assert!(
@@ -439,7 +439,7 @@ async fn m4_without_its_secret_a_new_proxy_waits_with_backoff() {
 #[tokio::test(start_paused = true)]
 async fn s05_a_deleted_secret_takes_no_proxy_out_of_service() {
     let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
-    let mut world = World::new(spec);
+    let mut world = World::new(&spec);
     world.put_secret("b25l");
     assert!(world.run().await);
     world.server.delete("secrets/boot");
@@ -461,7 +461,7 @@ async fn s05_a_deleted_secret_takes_no_proxy_out_of_service() {
 
 #[tokio::test(start_paused = true)]
 async fn m7_a_lost_annotation_is_written_again_from_the_instance() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world
         .server
         .edit(PATH, &json!({ "metadata": { "annotations": null } }));
@@ -488,7 +488,7 @@ async fn m7_a_lost_annotation_is_written_again_from_the_instance() {
 
 #[tokio::test(start_paused = true)]
 async fn r10_a_hash_of_another_version_is_written_anew_and_replaces_nothing() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     let old = format!("v0:{}", "0".repeat(64));
     world.server.edit(
         PATH,
@@ -527,7 +527,7 @@ async fn r06_each_class_of_error_has_its_own_end() {
             None,
         ),
     ] {
-        let mut world = World::new(managed());
+        let mut world = World::new(&managed());
         world.ok().await;
         world.provider.fault(
             "create",
@@ -561,7 +561,7 @@ async fn r06_each_class_of_error_has_its_own_end() {
 
 #[tokio::test(start_paused = true)]
 async fn t39_a_permanent_error_is_silent_until_the_spec_changes() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     world.provider.fault(
         "create",
@@ -584,7 +584,7 @@ async fn t39_a_permanent_error_is_silent_until_the_spec_changes() {
 #[tokio::test(start_paused = true)]
 async fn t40_refused_credentials_latch_nothing_and_leave_running_proxies_in_service() {
     let refused = || Fault::Before(ProviderError::new(Reason::Credentials, "expired"));
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     world.provider.fault("create", refused());
     world.pass().await.expect_err("backoff");
@@ -606,7 +606,7 @@ async fn t40_refused_credentials_latch_nothing_and_leave_running_proxies_in_serv
 
 #[tokio::test(start_paused = true)]
 async fn t41_a_create_whose_answer_is_lost_leaves_one_instance() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     world.provider.fault(
         "create",
@@ -627,7 +627,7 @@ async fn t41_a_create_whose_answer_is_lost_leaves_one_instance() {
 
 #[tokio::test(start_paused = true)]
 async fn s01_an_adopted_instance_of_older_inputs_is_replaced() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     world.provider.fault(
         "create",
@@ -645,7 +645,7 @@ async fn s01_an_adopted_instance_of_older_inputs_is_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn t42_with_the_provider_down_the_finalizer_stays() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.server.delete(PATH);
     for op in ["get", "delete"] {
         world.provider.fault(
@@ -662,7 +662,7 @@ async fn t42_with_the_provider_down_the_finalizer_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn x06_refused_credentials_block_a_deletion() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.server.delete(PATH);
     world.provider.fault(
         "get",
@@ -675,7 +675,7 @@ async fn x06_refused_credentials_block_a_deletion() {
 
 #[tokio::test(start_paused = true)]
 async fn t43_a_provider_removed_from_the_configuration_blocks_only_what_may_hold_an_instance() {
-    let mut provisioned = settled(managed()).await;
+    let mut provisioned = settled(&managed()).await;
     provisioned.configure(&["other"]);
     provisioned.server.delete(PATH);
     assert_eq!(provisioned.ok().await, Action::Done);
@@ -685,7 +685,7 @@ async fn t43_a_provider_removed_from_the_configuration_blocks_only_what_may_hold
     );
     assert_eq!(finalizers(&provisioned.proxy()), [FINALIZER]);
 
-    let mut never = World::new(managed());
+    let mut never = World::new(&managed());
     never.ok().await;
     never.configure(&["other"]);
     never.server.delete(PATH);
@@ -695,7 +695,7 @@ async fn t43_a_provider_removed_from_the_configuration_blocks_only_what_may_hold
 
 #[tokio::test(start_paused = true)]
 async fn t44_an_abandoned_instance_goes_on_running() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     let abandon = json!({ "metadata": { "annotations": { ABANDON_INSTANCE_ANNOTATION: "true" } } });
     world.server.edit(PATH, &abandon);
     world.server.delete(PATH);
@@ -712,7 +712,7 @@ async fn t44_an_abandoned_instance_goes_on_running() {
 
 #[tokio::test(start_paused = true)]
 async fn t45_a_stranger_under_the_name_is_left_alone() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.provider.put_stranger(INSTANCE);
     world.ok().await;
     assert!(matches!(world.ok().await, Action::RequeueAfter(_)));
@@ -736,7 +736,7 @@ async fn t45_a_stranger_under_the_name_is_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn t46_a_create_waits_for_an_older_instance_to_go() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     let hash = crate::api::spec_hash(&world.proxy().spec, None, None);
     world.provider.put(&owner(UID), &hash);
@@ -751,7 +751,7 @@ async fn t46_a_create_waits_for_an_older_instance_to_go() {
 
 #[tokio::test(start_paused = true)]
 async fn s02_a_deletion_finds_the_instance_that_a_crash_kept_off_the_record() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     world.provider.fault(
         "create",
@@ -768,7 +768,7 @@ async fn s02_a_deletion_finds_the_instance_that_a_crash_kept_off_the_record() {
 
 #[tokio::test(start_paused = true)]
 async fn t35_an_old_view_of_the_annotation_does_not_kill_the_new_instance() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     let old = format!("v1:{}", "0".repeat(64));
     world.server.edit(
         PATH,
@@ -786,7 +786,7 @@ async fn t35_an_old_view_of_the_annotation_does_not_kill_the_new_instance() {
 
 #[tokio::test(start_paused = true)]
 async fn s11_an_incarnation_that_is_not_on_record_is_taken_over() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     let hash = crate::api::spec_hash(&world.proxy().spec, None, None);
     world.provider.put(&owner(UID), &hash);
     world
@@ -803,7 +803,7 @@ async fn s11_an_incarnation_that_is_not_on_record_is_taken_over() {
 
 #[tokio::test(start_paused = true)]
 async fn t32_a_cache_that_lags_causes_no_extra_call_and_is_passed_by_after_five_seconds() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.ok().await;
     world.freeze();
     assert_eq!(
@@ -837,7 +837,7 @@ async fn t32_a_cache_that_lags_causes_no_extra_call_and_is_passed_by_after_five_
 
 #[tokio::test(start_paused = true)]
 async fn t33_a_proxy_made_anew_under_the_same_name_is_another_one() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.ok().await;
     world.freeze();
     let mut object = world.server.get(PATH).expect("there");
@@ -855,7 +855,7 @@ async fn t33_a_proxy_made_anew_under_the_same_name_is_another_one() {
 
 #[tokio::test(start_paused = true)]
 async fn t36_with_every_second_patch_refused_it_still_comes_up() {
-    let mut world = World::new(managed());
+    let mut world = World::new(&managed());
     world.server.refuse_every_second_patch();
     assert!(world.run().await);
     assert_eq!(
@@ -866,7 +866,7 @@ async fn t36_with_every_second_patch_refused_it_still_comes_up() {
 
 #[tokio::test(start_paused = true)]
 async fn steps_without_progress_are_slowed_down() {
-    let mut world = settled(managed()).await;
+    let mut world = settled(&managed()).await;
     world.ok().await;
     world.freeze();
     world.server.edit(
@@ -887,7 +887,7 @@ async fn steps_without_progress_are_slowed_down() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_an_older_definition_let_in_is_reported_and_not_served_by_panic() {
     let mut world =
-        World::new(json!({ "provider": "fake", "endpoint": { "host": "h", "port": 1 } }));
+        World::new(&json!({ "provider": "fake", "endpoint": { "host": "h", "port": 1 } }));
     world.ok().await;
     assert_eq!(world.ok().await, Action::Done);
     assert_eq!(
@@ -902,7 +902,7 @@ async fn an_object_that_an_older_definition_let_in_is_reported_and_not_served_by
         "{}",
         world.message()
     );
-    let mut world = World::new(json!({ "mode": "External" }));
+    let mut world = World::new(&json!({ "mode": "External" }));
     world.ok().await;
     assert_eq!(world.phase(), "Failed");
 }
@@ -925,8 +925,8 @@ async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance(
                 let mut survived = false;
                 for second in 1..=3 {
                     let mut world = match start {
-                        "create" => World::new(managed()),
-                        _ => settled(managed()).await,
+                        "create" => World::new(&managed()),
+                        _ => settled(&managed()).await,
                     };
                     match start {
                         "replace" => world.server.edit(PATH, &json!({ "spec": { "port": 7 } })),

@@ -26,6 +26,9 @@ use crate::provider::{Provider, Registry};
 type Request = http::Request<Body>;
 type Response = http::Response<Body>;
 
+/// What the cache shows: the server's version, and the Proxy.
+type Shown = Arc<Mutex<(u64, Option<Arc<Proxy>>)>>;
+
 /// What a pass came to.
 pub(crate) type Outcome = Result<Action, ReconcileError>;
 
@@ -147,7 +150,7 @@ impl Server {
         );
         let name = target.rsplit('/').next().expect("a name").to_owned();
         state.patches += 1;
-        let refused = state.refuse_every_second_patch && state.patches % 2 == 0;
+        let refused = state.refuse_every_second_patch && state.patches.is_multiple_of(2);
         let mut patch: Value = serde_json::from_slice(body).expect("a patch is JSON");
         let guard = patch["metadata"]["resourceVersion"].take();
         assert!(guard.is_string(), "every write is guarded: {patch}");
@@ -260,7 +263,7 @@ impl std::fmt::Debug for Mortal {
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) provider: FakeProvider,
-    cache: Arc<Mutex<(u64, Option<Arc<Proxy>>)>>,
+    cache: Shown,
     frozen: bool,
     providers: Vec<&'static str>,
     reconciler: ProxyReconciler,
@@ -272,7 +275,7 @@ pub(crate) const PATH: &str = "proxies/a";
 
 impl World {
     /// A world with the Proxy `a` of this spec.
-    pub(crate) fn new(spec: Value) -> Self {
+    pub(crate) fn new(spec: &Value) -> Self {
         let server = Server::default();
         server.put(
             PATH,
@@ -436,7 +439,7 @@ impl World {
 fn reconciler(
     server: &Server,
     provider: &FakeProvider,
-    cache: &Arc<Mutex<(u64, Option<Arc<Proxy>>)>>,
+    cache: &Shown,
     names: &[&'static str],
 ) -> ProxyReconciler {
     let mut store = ConsistencyStore::new(Duration::from_secs(5));

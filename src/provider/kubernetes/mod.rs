@@ -1,6 +1,6 @@
 //! Proxies as pods of the cluster that the operator runs in (P-10 to P-13).
 //!
-//! [`pod`] builds the pod, [`state`] reads one, [`classify`] tells what a refusal means; all three
+//! [`pod`] builds the pod, [`state`] reads one, [`mod@classify`] tells what a refusal means; all three
 //! are pure. This file carries the calls out.
 
 use std::fmt;
