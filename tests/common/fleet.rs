@@ -148,7 +148,12 @@ pub(crate) fn hash(proxy: &Proxy) -> Option<&str> {
 }
 
 /// Waits until the Proxy passes a check.
-pub(crate) async fn until(world: &World, name: &str, what: &str, check: impl Fn(&Proxy) -> bool) -> Proxy {
+pub(crate) async fn until(
+    world: &World,
+    name: &str,
+    what: &str,
+    check: impl Fn(&Proxy) -> bool,
+) -> Proxy {
     eventually(STEP, &format!("{name}: {what}"), || async {
         let proxy = get(world, name).await.ok_or("it is gone")?;
         if check(&proxy) {

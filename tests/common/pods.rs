@@ -12,6 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::world::World;
 
+const RETRY: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// The label that names the Proxy of a pod.
 pub(crate) const PROXY_UID: &str = "crawl.proxyoperator.dev/proxy-uid";
 
@@ -76,6 +78,8 @@ impl PodMonitor {
         let task = tokio::spawn(async move {
             loop {
                 let Ok(stream) = pods.watch(&WatchParams::default(), &version).await else {
+                    // A refused connection is answered without a pause: without one of ours, nothing could abort us.
+                    tokio::time::sleep(RETRY).await;
                     continue;
                 };
                 let mut stream = stream.boxed();

@@ -31,7 +31,13 @@ async fn dev_once_shows_every_step_and_exits_0() {
     let (code, out, err) = run(&["dev", "--once"]).await;
     assert_eq!(code, Some(0), "{out}{err}");
     let lines: Vec<_> = out.lines().collect();
-    assert!(lines.iter().filter(|line| line.contains("127.64.") || line.contains("127.")).count() >= 6);
+    assert!(
+        lines
+            .iter()
+            .filter(|line| line.contains("127.64.") || line.contains("127."))
+            .count()
+            >= 6
+    );
     for word in ["CONNECT", "Secret", "deleted", "v1:"] {
         assert!(out.contains(word), "{word} in {out}");
     }
@@ -40,15 +46,24 @@ async fn dev_once_shows_every_step_and_exits_0() {
 #[tokio::test]
 async fn crd_prints_what_the_repository_ships() {
     let (code, out, _) = run(&["crd"]).await;
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/crds/proxies.crawl.proxyoperator.dev.yaml");
+    let shipped = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/crds/proxies.crawl.proxyoperator.dev.yaml"
+    );
     assert_eq!(code, Some(0));
-    assert_eq!(out, std::fs::read_to_string(shipped).expect("the shipped CRD"));
+    assert_eq!(
+        out,
+        std::fs::read_to_string(shipped).expect("the shipped CRD")
+    );
 }
 
 #[tokio::test]
 async fn a_bad_flag_or_value_exits_2_and_names_what_is_allowed() {
     for (args, words) in [
-        (&["run", "--workers", "none"][..], &["--workers", "none"][..]),
+        (
+            &["run", "--workers", "none"][..],
+            &["--workers", "none"][..],
+        ),
         (&["run", "--drift-poll", "soon"], &["--drift-poll", "soon"]),
         (&["run", "--unknown"], &["--unknown"]),
         (&["frobnicate"], &["frobnicate", "run", "dev", "crd"]),

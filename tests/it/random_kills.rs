@@ -58,7 +58,10 @@ async fn twenty_kills_at_random_moments_lose_and_double_nothing() {
     }
     for round in 0..KILLS {
         let name = format!("p{round}");
-        if fleet::get(&world, &name).await.is_some_and(|p| p.metadata.deletion_timestamp.is_none()) {
+        if fleet::get(&world, &name)
+            .await
+            .is_some_and(|p| p.metadata.deletion_timestamp.is_none())
+        {
             fleet::delete(&world, &name).await;
         }
     }
@@ -67,7 +70,11 @@ async fn twenty_kills_at_random_moments_lose_and_double_nothing() {
     }
     eventually(fleet::STEP, "no pod is left", || async {
         let left = fleet::all_pods(&world).await.len();
-        if left == 0 { Ok(()) } else { Err(format!("{left} pods, seed {SEED:#x}")) }
+        if left == 0 {
+            Ok(())
+        } else {
+            Err(format!("{left} pods, seed {SEED:#x}"))
+        }
     })
     .await;
     monitor.assert_never_two();

@@ -1,6 +1,7 @@
 //! The documents hold what they promise: commands run, links lead somewhere, named code is there.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_client::core::params::{ListParams, PostParams};
 use kube_client::{Api, ResourceExt};
+use proxy_operator::api::Proxy;
+use proxy_operator::api::validation::validate;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -45,8 +48,12 @@ fn documents() -> Vec<(PathBuf, String)> {
         ".",
         "docs",
         "docs/adr",
+        "workqueue",
+        "informer",
         "controller",
+        "devcluster",
         "tests/realcluster",
+        "benches",
         "benches/peers",
     ] {
         let Ok(entries) = root().join(folder).read_dir() else {
@@ -99,7 +106,7 @@ fn words(command: &str) -> Vec<&str> {
 #[test]
 fn every_command_of_the_readme_is_run_by_ci() {
     let readme = read("README.md");
-    let known = ["sh", "console", "rust,no_run"];
+    let known = ["sh", "console", "yaml", "rust,no_run"];
     for (language, _) in blocks(&readme) {
         assert!(
             known.contains(&&*language),
@@ -247,6 +254,13 @@ async fn the_console_lines_of_the_readme_and_of_the_installation_work_in_their_o
 }
 
 #[test]
+fn the_proxy_of_the_readme_breaks_no_rule() {
+    let text = lines_of(&read("README.md"), "yaml").join("\n");
+    let proxy: Proxy = serde_saphyr::from_str(&text).expect("a Proxy");
+    assert_eq!(validate(&proxy), []);
+}
+
+#[test]
 fn the_controller_of_the_readme_is_the_shipped_example_and_shorter_than_60_lines() {
     let example = read("controller/examples/configmap_expiry.rs");
     let shown = lines_of(&read("README.md"), "rust,no_run");
@@ -338,38 +352,68 @@ fn quoted(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_path_that_a_document_names_is_there() {
-    let folders: BTreeSet<String> = root()
-        .read_dir()
-        .expect("the project's folder")
-        .map(|entry| {
-            entry
-                .expect("readable")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
+    let entries = root().read_dir().expect("the project's folder");
+    let folders: BTreeSet<_> = entries
+        .map(|entry| entry.expect("readable").file_name())
         .collect();
     for (document, text) in documents() {
-        // These two are about folders of their own.
-        if document.starts_with("benches") || document.starts_with("tests") {
-            continue;
-        }
         for path in quoted(&text) {
-            let Some((first, _)) = path.split_once('/') else {
+            let first = path.split_once('/').map(|(first, _)| first);
+            let is_ours = first.is_some_and(|first| folders.contains(OsStr::new(first)));
+            let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-".contains(&b);
+            if !is_ours || !path.bytes().all(is_plain) || first == Some("target") {
                 continue;
-            };
-            let is_path = path
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
-            if folders.contains(first) && is_path && first != "target" {
-                assert!(
-                    root().join(path).exists(),
-                    "{}: no {path}",
-                    document.display()
-                );
             }
+            // A crate's README may name what lies in the crate.
+            let places = [
+                root().join(path),
+                root().join(&document).with_file_name(path),
+            ];
+            let is_there = places.iter().any(|place| place.exists());
+            assert!(is_there, "{}: no {path}", document.display());
         }
     }
+}
+
+/// All code below a folder, in one text.
+fn code(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in folder.read_dir().expect("a folder of code") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            text += &code(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text += &std::fs::read_to_string(&path).expect("code is UTF-8");
+        }
+    }
+    text
+}
+
+#[test]
+fn the_log_lines_that_the_operations_manual_explains_are_written_by_the_code() {
+    let folders = ["src", "controller/src", "informer/src"];
+    let code: String = folders.map(|folder| code(&root().join(folder))).concat();
+    let manual = read("docs/operations.md");
+    let is_log_row = |row: &&str| {
+        ["| info |", "| warn |", "| error |"]
+            .iter()
+            .any(|l| row.contains(l))
+    };
+    let mut n_messages = 0;
+    for row in manual.lines().filter(is_log_row) {
+        let first = row.split('|').nth(1).unwrap_or_default();
+        for message in quoted(first) {
+            assert!(
+                code.contains(&format!("\"{message}\"")),
+                "nothing logs {message:?}"
+            );
+            n_messages += 1;
+        }
+    }
+    assert!(
+        n_messages >= 5,
+        "the manual explains log lines: {n_messages}"
+    );
 }
 
 #[test]
