@@ -327,8 +327,10 @@ fn every_local_link_leads_to_a_file() {
         for link in text.split("](").skip(1) {
             let target = link.split(')').next().unwrap_or_default();
             let path = target.split('#').next().unwrap_or_default();
-            // Elsewhere, in the same document, or a pattern in a rule's text.
-            if path.is_empty() || path.contains("://") || path.contains(['[', '{']) {
+            let is_elsewhere = path.is_empty() || path.contains("://");
+            // An item of the crate that the document belongs to, or a pattern in a rule's text.
+            let is_no_path = !path.contains(['/', '.']) || path.contains(['[', '{']);
+            if is_elsewhere || is_no_path {
                 continue;
             }
             let folder = root().join(&document);
