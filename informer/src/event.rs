@@ -126,3 +126,52 @@ where
         self(event)
     }
 }
+
+/// A handler that is told of the objects that pass a filter, as if there were no others.
+///
+/// An update by which an object begins to pass is told as an addition, one by which it ceases to
+/// pass as a deletion of its last state that passed. The filter must give the same answer for the
+/// same object. Mirrors client-go's `FilteringResourceEventHandler`.
+#[derive(Debug)]
+pub struct Filtered<F, H> {
+    filter: F,
+    handler: H,
+}
+
+impl<F, H> Filtered<F, H> {
+    /// Tells `handler` of the objects for which `filter` holds.
+    pub fn new<K>(filter: F, handler: H) -> Self
+    where
+        F: Fn(&K) -> bool + Send + Sync + 'static,
+        H: Handler<K>,
+    {
+        Self { filter, handler }
+    }
+}
+
+impl<K, F, H> Handler<K> for Filtered<F, H>
+where
+    F: Fn(&K) -> bool + Send + Sync + 'static,
+    H: Handler<K>,
+{
+    fn on_event(&self, event: &Event<K>) {
+        let Event::Updated { old, new } = event else {
+            if (self.filter)(event.object()) {
+                self.handler.on_event(event);
+            }
+            return;
+        };
+        match ((self.filter)(old), (self.filter)(new)) {
+            (true, true) => self.handler.on_event(event),
+            (false, true) => self.handler.on_event(&Event::Added {
+                object: Arc::clone(new),
+                is_in_initial_list: false,
+            }),
+            (true, false) => self.handler.on_event(&Event::Deleted {
+                object: Arc::clone(old),
+                final_state_known: true,
+            }),
+            (false, false) => {}
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! The events that wait for one handler.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::vec;
@@ -216,10 +217,21 @@ impl<K: Resource> State<K> {
                 Slot::Synced => return Some(Step::Synced),
                 Slot::Event(event) => {
                     self.waiting -= 1;
+                    self.forget(&event);
                     self.calm_down(buffer);
                     return Some(Step::Deliver(event));
                 }
             }
+        }
+    }
+
+    /// Drops the place of an event that has left, so that only waiting objects are known.
+    fn forget(&mut self, event: &Event<K>) {
+        if let Some(last_of) = &mut self.last_of
+            && let Entry::Occupied(place) = last_of.entry(event.key())
+            && *place.get() < self.first
+        {
+            place.remove();
         }
     }
 
@@ -260,4 +272,153 @@ fn combine<K: Resource>(before: &Event<K>, event: Event<K>) -> Result<Merged<K>,
         (Updated { .. }, gone @ Deleted { .. }) => Merged::Into(gone),
         (_, event) => return Err(event),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEYS: u8 = 5;
+
+    fn object(at: u8, version: u64) -> Arc<ConfigMap> {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(at.to_string());
+        object.metadata.resource_version = Some(version.to_string());
+        Arc::new(object)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        /// Change or delete the object of this number.
+        Change(u8, bool),
+        Resync(u8),
+        Take(usize),
+        EndOfInitial,
+    }
+
+    /// Follows the events a handler is given, and refuses what does not fit.
+    #[derive(Default)]
+    struct View(BTreeMap<u8, Arc<ConfigMap>>);
+
+    impl View {
+        fn take(&mut self, event: &Event<ConfigMap>) {
+            let at: u8 = event.key().name().parse().unwrap();
+            match event {
+                Event::Added { object, .. } => {
+                    assert!(
+                        self.0.insert(at, Arc::clone(object)).is_none(),
+                        "added twice"
+                    );
+                }
+                Event::Updated { old, new } => {
+                    let before = self
+                        .0
+                        .insert(at, Arc::clone(new))
+                        .expect("updated before added");
+                    assert!(Arc::ptr_eq(&before, old), "a state was left out");
+                }
+                Event::Deleted { .. } => {
+                    assert!(self.0.remove(&at).is_some(), "deleted before added");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn h14_whatever_is_merged_the_view_stays_whole_and_the_queue_bounded(
+            limit in 0..12_usize,
+            ops in proptest::collection::vec(
+                prop_oneof![
+                    12 => (0..KEYS, prop::bool::weighted(0.4)).prop_map(|(at, gone)| Op::Change(at, gone)),
+                    2 => (0..KEYS).prop_map(Op::Resync),
+                    2 => (0..8_usize).prop_map(Op::Take),
+                    1 => Just(Op::EndOfInitial),
+                ],
+                0..200,
+            ),
+        ) {
+            let replayed = vec![object(0, 1), object(1, 2)];
+            let mut truth: BTreeMap<u8, Arc<ConfigMap>> =
+                (0..).zip(replayed.iter().map(Arc::clone)).collect();
+            let queue = Queue::new(Buffer::Coalesce(limit), replayed);
+            let mut view = View::default();
+            let (mut marks, mut passed) = (0, 0);
+            let mut version = 2;
+            for op in ops {
+                version += 1;
+                match op {
+                    Op::Change(at, true) => {
+                        if let Some(object) = truth.remove(&at) {
+                            queue.push(Event::Deleted { object, final_state_known: true });
+                        }
+                    }
+                    Op::Change(at, false) => {
+                        let new = object(at, version);
+                        queue.push(match truth.insert(at, Arc::clone(&new)) {
+                            None => Event::Added { object: new, is_in_initial_list: false },
+                            Some(old) => Event::Updated { old, new },
+                        });
+                    }
+                    Op::Resync(at) => {
+                        if let Some(object) = truth.get(&at) {
+                            let (old, new) = (Arc::clone(object), Arc::clone(object));
+                            queue.push(Event::Updated { old, new });
+                        }
+                    }
+                    Op::EndOfInitial => {
+                        queue.push_synced();
+                        marks += 1;
+                    }
+                    Op::Take(n) => {
+                        for step in (0..n).map_while(|_| queue.try_next()) {
+                            match step {
+                                Step::Deliver(event) => view.take(&event),
+                                Step::Synced => passed += 1,
+                            }
+                        }
+                    }
+                }
+                prop_assert!(queue.state.lock().waiting <= limit + 2 * usize::from(KEYS));
+            }
+            while let Some(step) = queue.try_next() {
+                match step {
+                    Step::Deliver(event) => view.take(&event),
+                    Step::Synced => passed += 1,
+                }
+            }
+            prop_assert_eq!(view.0, truth);
+            prop_assert_eq!(passed, marks);
+            let state = queue.state.lock();
+            prop_assert_eq!((state.waiting, state.dead, state.slots.len()), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn endless_churn_behind_a_stuck_handler_holds_no_memory() {
+        let queue = Queue::new(Buffer::Coalesce(0), Vec::new());
+        queue.push(Event::Added {
+            object: object(0, 1),
+            is_in_initial_list: false,
+        });
+        for version in 0..10_000 {
+            let object = object(1, version);
+            queue.push(Event::Added {
+                object: Arc::clone(&object),
+                is_in_initial_list: false,
+            });
+            queue.push(Event::Deleted {
+                object,
+                final_state_known: true,
+            });
+        }
+        let state = queue.state.lock();
+        assert_eq!(state.waiting, 1);
+        assert!(state.slots.len() < 8, "{} slots", state.slots.len());
+    }
 }
