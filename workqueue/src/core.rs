@@ -114,11 +114,16 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
         }
     }
 
+    /// A ready key has been added again.
+    pub(crate) fn touch(&mut self, id: KeyId, at: u64) {
+        self.order.touch(&mut Keys(&mut self.slab), id, at);
+    }
+
     /// Asks for a run of the key.
     pub(crate) fn want(&mut self, id: KeyId, at: u64) -> Wanted {
         let flags = self.flags_mut(id);
         if flags.any(Flags::READY) {
-            self.order.touch(&mut Keys(&mut self.slab), id, at);
+            self.touch(id, at);
             Wanted::Already
         } else if flags.any(Flags::DIRTY) {
             Wanted::Already

@@ -76,6 +76,7 @@ impl Wheel {
         self.len
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -158,6 +159,7 @@ impl Wheel {
     }
 
     /// A moment no later than the earliest deadline: when to look again. O(levels).
+    #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
         if self.len == 0 {
             return None;

@@ -42,6 +42,15 @@ pub(crate) struct Effects {
     pub(crate) sooner: Option<u64>,
 }
 
+impl Effects {
+    fn ready(ready: usize) -> Self {
+        Self {
+            ready,
+            sooner: None,
+        }
+    }
+}
+
 /// A delayed add.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Delay {
@@ -111,22 +120,26 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         let at = if self.timed() { now() } else { 0 };
         let (id, known) = self.core.intern(key, hash);
         let flags = self.merge(id, known, priority, counted);
+        let wanted = flags.any(Flags::WANTED);
         if flags.any(Flags::DELAYED) {
-            let waits = flags.any(Flags::BACKOFF) && !flags.any(Flags::WANTED);
-            if waits && self.rules.drop_if_waiting {
-                return Effects {
-                    ready: fired,
-                    sooner: None,
-                };
+            if self.rules.drop_if_waiting && flags.any(Flags::BACKOFF) && !wanted {
+                return Effects::ready(fired);
             }
             if self.rules.on_add == OnAdd::Supersede && !flags.any(Flags::REMINDER) {
                 self.stop_waiting(id);
             }
         }
-        let ready = fired + self.want(id, at);
-        Effects {
-            ready,
-            sooner: None,
+        if wanted {
+            self.touch(id, flags, at);
+            return Effects::ready(fired);
+        }
+        Effects::ready(fired + self.want(id, at))
+    }
+
+    /// Tells the line that a wanted key has been added again.
+    fn touch(&mut self, id: KeyId, flags: Flags, at: u64) {
+        if flags.any(Flags::READY) {
+            self.core.touch(id, at);
         }
     }
 
@@ -193,17 +206,11 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             recorder.retried();
         }
         let flags = self.merge(id, known, priority, delay.counted);
-        if flags.any(Flags::READY) {
-            // The priority may have risen.
-            self.core.want(id, delay.now);
-        }
+        self.touch(id, flags, delay.now);
         let reminder = delay.flags.any(Flags::REMINDER);
         if flags.any(Flags::WANTED) && self.rules.on_add == OnAdd::Supersede && !reminder {
             // The run to come stands for this one too.
-            return Effects {
-                ready: fired,
-                sooner: None,
-            };
+            return Effects::ready(fired);
         }
         Effects {
             ready: fired,
@@ -268,13 +275,9 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             flags.set(Flags::COUNTED);
             return false;
         }
-        if self
-            .merge(id, true, priority, Flags::COUNTED)
-            .any(Flags::READY)
-        {
-            let at = if self.timed() { now() } else { 0 };
-            self.core.want(id, at);
-        }
+        let flags = self.merge(id, true, priority, Flags::COUNTED);
+        let at = if self.timed() { now() } else { 0 };
+        self.touch(id, flags, at);
         true
     }
 
@@ -351,13 +354,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         }
         self.trim();
         let ready = fired + usize::from(finished.requeued) + usize::from(finished.released);
-        (
-            Effects {
-                ready,
-                sooner: None,
-            },
-            finished.key,
-        )
+        (Effects::ready(ready), finished.key)
     }
 
     /// Lets the side table of the metrics shrink with the keys.

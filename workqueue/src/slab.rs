@@ -32,6 +32,7 @@ impl KeyId {
         Self(id)
     }
 
+    #[inline]
     pub(crate) fn some(self) -> Option<Self> {
         (self != Self::NONE).then_some(self)
     }
@@ -97,14 +98,17 @@ impl Flags {
     /// What goes with a deadline.
     pub(crate) const DEADLINE: Self = Self(Self::DELAYED.0 | Self::REMINDER.0 | Self::BACKOFF.0);
 
+    #[inline]
     pub(crate) fn any(self, of: Self) -> bool {
         self.0 & of.0 != 0
     }
 
+    #[inline]
     pub(crate) fn set(&mut self, flags: Self) {
         self.0 |= flags.0;
     }
 
+    #[inline]
     pub(crate) fn clear(&mut self, flags: Self) {
         self.0 &= !flags.0;
     }

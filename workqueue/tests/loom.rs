@@ -290,11 +290,11 @@ fn w90_a_panicking_worker_ends_its_run() {
     model(3, || {
         let (queue, _) = queue(1);
         queue.add(0);
+        let item = block_on(queue.get()).unwrap();
         let worker = {
             let queue = queue.clone();
             thread::spawn(move || {
-                let panic = catch_unwind(AssertUnwindSafe(|| {
-                    let item = block_on(queue.get()).unwrap();
+                let panic = catch_unwind(AssertUnwindSafe(move || {
                     queue.add(*item);
                     std::panic::resume_unwind(Box::new("handler"));
                 }));
@@ -303,7 +303,7 @@ fn w90_a_panicking_worker_ends_its_run() {
         };
         assert_eq!(*block_on(queue.get()).unwrap(), 0);
         worker.join().unwrap();
-        assert_eq!(queue.running(), 0);
+        assert_eq!((queue.len(), queue.running()), (0, 0));
     });
 }
 
