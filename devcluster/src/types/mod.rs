@@ -9,4 +9,5 @@ mod table;
 
 pub(crate) use decode::{decode, decode_metadata};
 pub(crate) use parse::parse_json;
+pub(crate) use quantity::billionths;
 pub(crate) use table::{Field, Shape, TypeRef, lookup, schema_of};

@@ -76,6 +76,33 @@ pub(super) fn canonical(text: &str) -> Result<String, QuantityError> {
     Ok(rewritten(whole, fraction, scale, is_negative).unwrap_or_else(|| text.to_owned()))
 }
 
+/// The amount in billionths, rounded towards zero; none for what is no quantity or exceeds 128 bits.
+pub(crate) fn billionths(text: &str) -> Option<i128> {
+    let text = text.trim();
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let mut amount: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let mut power = 9 - i32::try_from(fraction.len()).ok()?;
+    match scale(suffix)? {
+        Scale::Decimal(more) | Scale::Exponent(more) => power = power.checked_add(more)?,
+        Scale::Binary(bits) => amount = amount.checked_mul(1_i128.checked_shl(bits)?)?,
+    }
+    let amount = if power >= 0 {
+        amount.checked_mul(power_of_ten(power)?)?
+    } else {
+        power_of_ten(power.checked_neg()?).map_or(0, |divisor| amount / divisor)
+    };
+    Some(if text.starts_with('-') {
+        -amount
+    } else {
+        amount
+    })
+}
+
 fn scale(suffix: &str) -> Option<Scale> {
     if let Some((_, power)) = DECIMAL.iter().find(|(known, _)| *known == suffix) {
         return Some(Scale::Decimal(*power));
@@ -259,6 +286,24 @@ mod tests {
         }
         for text in ["1e", "--1", "1mi", "1K"] {
             assert_eq!(canonical(text), Err(QuantityError::Suffix), "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_of_different_suffixes_compare() {
+        for (text, billionths) in [
+            ("1", Some(1_000_000_000)),
+            ("1500m", Some(1_500_000_000)),
+            ("0.5", Some(500_000_000)),
+            ("1Ki", Some(1_024_000_000_000)),
+            ("1e3", Some(1_000_000_000_000)),
+            ("-2", Some(-2_000_000_000)),
+            ("1n", Some(1)),
+            ("0.1n", Some(0)),
+            ("1Qi", None),
+            ("", None),
+        ] {
+            assert_eq!(super::billionths(text), billionths, "{text}");
         }
     }
 }

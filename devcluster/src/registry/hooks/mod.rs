@@ -7,6 +7,7 @@ mod event;
 mod namespace;
 mod node;
 mod pod;
+mod resources;
 mod workload;
 
 use serde_json::{Map, Value};

@@ -268,6 +268,7 @@ pub(super) fn validate_spec(pod: &Value, at: &str) -> Vec<FieldError> {
                 ));
             }
             validate_mounts(pod, container, &at, &mut errors);
+            super::resources::validate(container, &at, &mut errors);
         }
     }
     let policy = text_at(pod, "/spec/restartPolicy");
