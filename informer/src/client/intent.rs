@@ -7,6 +7,7 @@ use http::{Method, Request, header::CONTENT_TYPE};
 pub(crate) enum Intent {
     Get,
     List,
+    /// A watch, or a log that is followed: an answer without an end.
     Watch,
     /// Server-side apply, the same however often it is done.
     Apply,
@@ -21,7 +22,7 @@ impl Intent {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         let of_collection = is_collection(request.uri().path());
         match *request.method() {
-            Method::GET if is_watch(request.uri().query()) => Self::Watch,
+            Method::GET if is_endless(request.uri().query()) => Self::Watch,
             Method::GET if of_collection => Self::List,
             Method::GET | Method::HEAD => Self::Get,
             Method::POST => Self::Create,
@@ -47,11 +48,11 @@ impl Intent {
     }
 }
 
-fn is_watch(query: Option<&str>) -> bool {
+fn is_endless(query: Option<&str>) -> bool {
     query.is_some_and(|query| {
         query
             .split('&')
-            .any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch"))
+            .any(|pair| matches!(pair, "watch=true" | "watch=1" | "watch" | "follow=true"))
     })
 }
 
@@ -93,6 +94,11 @@ mod tests {
                 "GET",
                 "/apis/apps/v1/namespaces/n/deployments/d",
                 Intent::Get,
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/n/pods/p/log?follow=true",
+                Intent::Watch,
             ),
             ("GET", "/apis", Intent::Get),
             ("GET", "/version", Intent::Get),

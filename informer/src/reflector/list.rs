@@ -21,7 +21,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             .stats
             .lists
             .fetch_add(1, Ordering::Relaxed);
-        let mut built = self.core.store.build_up();
+        let mut built = self.begin();
         let mut request = first.clone();
         let mut pages = 0;
         let end = loop {
@@ -37,16 +37,31 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     if request.continue_token.is_some() && error.cause() == Cause::Expired =>
                 {
                     self.reporter.failed(&error);
-                    built = self.core.store.build_up();
+                    built = self.begin();
                     request = State::whole_list(&first);
                 }
                 Err(error) => return Err(error),
             }
         };
-        self.core.replace(&built, &end.resource_version);
+        self.finish(&built, &end.resource_version);
         self.state.listed(&first, pages, &end.resource_version);
-        self.reporter.listed();
         Ok(())
+    }
+
+    /// A new state beside the stored one.
+    pub(super) fn begin(&mut self) -> BuildUp<K> {
+        self.listed_unreadable.clear();
+        self.core.store.build_up()
+    }
+
+    /// Makes a complete state the stored one.
+    pub(super) fn finish(&mut self, built: &BuildUp<K>, resource_version: &str) {
+        self.core.replace(built, resource_version);
+        self.core
+            .progress
+            .unreadable
+            .retain(&self.listed_unreadable);
+        self.reporter.listed();
     }
 
     async fn list_page(
@@ -95,6 +110,11 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             |object| self.prepare(object),
         )? {
             Ok(object) => {
+                if !self.listed_unreadable.is_empty()
+                    && let Some(key) = ObjectKey::try_of(&object)
+                {
+                    self.listed_unreadable.remove(&key);
+                }
                 let named = built.put(object);
                 debug_assert!(named, "objects are prepared with a name");
             }
@@ -102,6 +122,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 // It is there, only unreadable: its stored copy must not look deleted.
                 if let Some(key) = &malformed.key {
                     built.keep(key);
+                    self.listed_unreadable.insert(key.clone());
                 }
                 self.skip(malformed)?;
             }

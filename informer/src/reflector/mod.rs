@@ -6,8 +6,10 @@ mod list;
 mod report;
 pub(crate) mod state;
 mod stream;
+mod unreadable;
 mod watch;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use crate::source::{self, ListVersion, ListWatch, Malformed};
 use crate::{BoxError, Cause, ObjectKey};
 
 pub use self::backoff::BackoffOptions as ReflectorBackoff;
+pub(crate) use self::unreadable::Unreadable;
 
 /// Changes an object before it is stored, such as by leaving out what nobody reads.
 ///
@@ -149,6 +152,8 @@ pub(crate) struct Reflector<K> {
     backoff: Backoff,
     window: RetryWindow,
     streams: StreamMemory,
+    /// Objects of the list in progress that could not be read.
+    listed_unreadable: HashSet<ObjectKey>,
     asked_waits: u32,
     dice: SmallRng,
 }
@@ -167,6 +172,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             backoff: Backoff::new(options.backoff),
             window: RetryWindow::new(options.internal_error_window),
             streams: StreamMemory::default(),
+            listed_unreadable: HashSet::new(),
             asked_waits: 0,
             dice: SmallRng::from_os_rng(),
             source,

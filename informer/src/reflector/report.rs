@@ -45,12 +45,17 @@ impl Reporter {
         self.tell(error);
     }
 
-    /// An object was left out; list or watch go on.
+    /// An object was left out; list or watch go on. Told once for each state of an object.
     pub(super) fn skipped(&mut self, error: &ReflectorError) {
         self.progress
             .stats
             .malformed
             .fetch_add(1, Ordering::Relaxed);
+        if let ReflectorError::Malformed(malformed) = error
+            && !self.progress.unreadable.insert(malformed)
+        {
+            return;
+        }
         self.tell(error);
     }
 

@@ -150,7 +150,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             .stats
             .lists
             .fetch_add(1, Ordering::Relaxed);
-        let mut built = self.core.store.build_up();
+        let mut built = self.begin();
         let mut last_frame = Instant::now();
         let mut next_warning = watch.began + WARN_INTERVAL;
         loop {
@@ -188,9 +188,8 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     .take_initial(event, &mut built)
                     .map_err(Unfilled::Failed)?;
                 let Some(version) = end else { continue };
-                self.core.replace(&built, &version);
+                self.finish(&built, &version);
                 self.state.streamed(&version);
-                self.reporter.listed();
                 watch.silent = false;
                 watch.resumable = true;
                 let rest: Vec<_> = rest.collect();
@@ -218,6 +217,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             WatchEvent::Deleted(object) => {
                 if let Some(key) = ObjectKey::try_of(&object) {
                     built.remove(&key);
+                    self.listed_unreadable.remove(&key);
                 }
             }
             WatchEvent::Malformed(malformed) if malformed.deleted => {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::classify::{self, Next, Step};
 use super::{Reflector, ReflectorError};
+use crate::ObjectKey;
 use crate::source::{self, Malformed, WatchEvent, WatchRequest, WatchStream};
 use crate::store::Delta;
 
@@ -195,7 +196,13 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         *resumable |= !added;
         let version = object.meta().resource_version.clone();
         match self.prepare(object)? {
-            Ok(object) => deltas.push(wrap(object)),
+            Ok(object) => {
+                self.core
+                    .progress
+                    .unreadable
+                    .remove(|| ObjectKey::try_of(&object));
+                deltas.push(wrap(object));
+            }
             Err(malformed) => self.skip(malformed)?,
         }
         Ok(version)

@@ -21,7 +21,7 @@ use crate::reflector::{
     self, ErrorHandler, KindMissing, OnMalformed, OnMissingKind, Reflector, ReflectorBackoff,
     Transform,
 };
-use crate::source::{Cut, KubeSource, ListWatch, Scope};
+use crate::source::{Cut, KubeSource, ListWatch, Malformed, Scope};
 use crate::synced::Synced;
 use crate::{AsyncHandler, BoxError, Cause, Error, Handler};
 
@@ -404,6 +404,11 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// Counters since the start.
     pub fn stats(&self) -> Stats {
         self.inner.core.progress.stats.read()
+    }
+
+    /// The objects that the server has and that cannot be read, at most 1000 of them, by key.
+    pub fn malformed(&self) -> Vec<Malformed> {
+        self.inner.core.progress.unreadable.list()
     }
 
     /// Number of waiting events of each handler, by the handler's name.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::Cause;
+use crate::reflector::Unreadable;
 use crate::synced::Gate;
 
 /// State of an informer at one moment.
@@ -81,6 +82,7 @@ pub(crate) struct Progress {
     pub(crate) synced: Gate,
     pub(crate) stopped: Gate,
     pub(crate) stats: Counters,
+    pub(crate) unreadable: Unreadable,
     last_error: Mutex<Option<(Cause, String)>>,
 }
 
@@ -92,6 +94,7 @@ impl Progress {
             synced: Gate::new(),
             stopped: Gate::new(),
             stats: Counters::default(),
+            unreadable: Unreadable::default(),
             last_error: Mutex::new(None),
         }
     }

@@ -183,6 +183,36 @@ fn malformed(name: &str, version: Option<&str>) -> Box<Malformed> {
     })
 }
 
+fn unreadable(informer: &informer::Informer<ConfigMap>) -> Vec<String> {
+    informer
+        .malformed()
+        .iter()
+        .filter_map(|one| Some(one.key.as_ref()?.to_string()))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn i6_an_unreadable_state_is_told_once_and_forgotten_when_the_object_is_readable() {
+    let (source, informer) = scripted(InformerOptions::default());
+    let errors = Log::default();
+    let told = errors.clone();
+    informer
+        .set_error_handler(Arc::new(move |error| told.push(error.to_string())))
+        .unwrap();
+    source.list(ListAnswer::all([], "10"));
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    for version in ["11", "11", "12"] {
+        feed.send(WatchEvent::Malformed(malformed("a", Some(version))));
+    }
+    settle().await;
+    assert_eq!(errors.take().len(), 2);
+    assert_eq!(unreadable(&informer), ["n/a"]);
+    feed.send(WatchEvent::Modified(object("a", 13)));
+    settle().await;
+    assert_eq!(unreadable(&informer), Vec::<String>::new());
+}
+
 #[tokio::test(start_paused = true)]
 async fn r6_an_error_event_ends_the_watch_and_the_events_before_it_count() {
     let (source, informer) = scripted(InformerOptions::default());
@@ -540,6 +570,7 @@ async fn r18_an_unreadable_object_is_left_out_and_its_stored_copy_stays() {
         "12",
         "the version moves on"
     );
+    assert_eq!(unreadable(&informer), ["n/b"]);
     feed.send(WatchEvent::Error(Box::new(status(410, "Gone"))));
     source.called(4).await;
     settle().await;
@@ -548,12 +579,14 @@ async fn r18_an_unreadable_object_is_left_out_and_its_stored_copy_stays() {
         ["a@1", "c@16"],
         "a is unreadable, not gone"
     );
+    assert_eq!(unreadable(&informer), ["n/a"]);
     second.send(WatchEvent::Malformed(Box::new(Malformed {
         deleted: true,
         ..*malformed("a", Some("21"))
     })));
     settle().await;
     assert_eq!(log.take(), ["+a@1!", "+b@2!", "-?b@2", "+c@16", "-?a@1"]);
+    assert_eq!(unreadable(&informer), Vec::<String>::new());
     assert_eq!(informer.stats().malformed, 3);
 }
 
