@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     auth::{Account, Authenticator, ISSUER, KeyError, User},
     clock::Clock,
-    controllers::{NamespaceOptions, establish_definitions, tend_namespaces},
+    controllers::{NamespaceOptions, establish_definitions, expire_events, tend_namespaces},
     counters::{Counters, LogEntry},
     frontend::{Frontend, InProcess},
     handlers::Api,
@@ -184,6 +184,7 @@ impl DevCluster {
         let connections = TaskTracker::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(establish_definitions(Arc::clone(&api), stop.clone()));
+        tasks.spawn(expire_events(Arc::clone(&api), stop.clone()));
         tasks.spawn(tend_namespaces(
             Arc::clone(&api),
             options.namespaces,

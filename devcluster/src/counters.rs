@@ -105,6 +105,15 @@ impl Counters {
         self.count(|key| key.user == user && key.is_write() && key.code < 300)
     }
 
+    /// The counts of requests whose key does not match, e.g. without those of the simulated nodes
+    /// ([`KUBELET_USER_AGENT`](crate::kubelet::KUBELET_USER_AGENT)). Counts of watches stay.
+    #[must_use]
+    pub fn without(&self, excluded: impl Fn(&CounterKey) -> bool) -> Self {
+        let mut kept = self.clone();
+        kept.requests.retain(|key, _| !excluded(key));
+        kept
+    }
+
     /// All counts.
     pub fn requests(&self) -> impl Iterator<Item = (&CounterKey, u64)> {
         self.requests.iter().map(|(key, count)| (key, *count))

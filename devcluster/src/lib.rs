@@ -60,3 +60,8 @@ pub use cluster::{Builder, DevCluster, Error};
 pub use counters::{CounterKey, Counters, LogEntry, RevisionClass, WatchCounters};
 pub use http::tls::Error as TlsError;
 pub use store::Store;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

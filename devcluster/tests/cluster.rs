@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use http::{Method, Request, header};
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, ServiceAccount};
 use kube_client::{
     Api, Client, Config,
     api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
@@ -206,6 +206,36 @@ async fn dropping_the_handle_stops_the_cluster() {
         assert!(tokio::time::Instant::now() < deadline, "still served");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_go_an_hour_after_they_were_last_written() {
+    let cluster = start().await;
+    let events: Api<Event> = Api::default_namespaced(cluster.client());
+    let body = |name: &str| -> Event {
+        serde_json::from_value(json!({
+            "metadata": {"name": name}, "reason": "R",
+            "involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"},
+        }))
+        .expect("an event")
+    };
+    for name in ["once", "again"] {
+        events
+            .create(&PostParams::default(), &body(name))
+            .await
+            .unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    let patch = Patch::Merge(json!({"count": 2}));
+    events
+        .patch("again", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(1801)).await;
+    assert!(events.get_opt("once").await.unwrap().is_none());
+    assert!(events.get_opt("again").await.unwrap().is_some());
+    tokio::time::sleep(Duration::from_secs(1801)).await;
+    assert!(events.get_opt("again").await.unwrap().is_none());
 }
 
 /// A deleted namespace takes its contents along, whatever their kind.

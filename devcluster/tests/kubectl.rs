@@ -399,7 +399,7 @@ async fn a_watch_prints_rows_as_they_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn explain_and_reviews_of_built_in_kinds() {
+async fn explain_reviews_and_typed_creation() {
     let Some(k) = Kubectl::start().await else {
         return;
     };
@@ -413,6 +413,22 @@ async fn explain_and_reviews_of_built_in_kinds() {
         .await
         .has(&["admin", "system:masters"]);
     k.run(&["version"]).await.has(&["v1.37.2"]);
+    k.run(&["create", "namespace", "n"])
+        .await
+        .has(&["namespace/n created"]);
+    k.run(&["create", "configmap", "c", "--from-literal=a=b"])
+        .await
+        .has(&["created"]);
+    k.run(&["create", "secret", "generic", "s", "--from-literal=a=b"])
+        .await
+        .has(&["created"]);
+    k.run(&["create", "deployment", "d", "--image=i:1"])
+        .await
+        .has(&["created"]);
+    k.run(&["scale", "deployment", "d", "--replicas=3"])
+        .await
+        .has(&["scaled"]);
+    k.run(&["get", "deployment", "d"]).await.has(&["0/3"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

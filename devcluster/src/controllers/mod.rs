@@ -1,9 +1,11 @@
-//! What the control plane does by itself: it establishes definitions and empties namespaces.
+//! What the control plane does by itself: it establishes definitions, empties namespaces, forgets old events.
 
 mod definitions;
+mod events;
 mod namespaces;
 
 pub(crate) use definitions::establish_definitions;
+pub(crate) use events::expire_events;
 pub(crate) use namespaces::{NamespaceOptions, tend_namespaces};
 
 use futures::future::select_all;

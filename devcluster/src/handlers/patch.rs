@@ -111,6 +111,8 @@ impl Api {
             return Err(ApiError::method_not_allowed());
         }
         let view = View::for_item(self, call)?;
+        // A type that is not offered is told before its options are judged.
+        PatchType::of(call)?;
         let options = WriteOptions::parse(&call.query, "PatchOptions")?;
         let patch = Patch::decode(call)?;
         let resource = Arc::clone(&call.resource);
