@@ -78,6 +78,26 @@ pub(super) fn decode_any(call: &Call) -> ApiResult<Value> {
     }
 }
 
+/// The body as an object of a kind that a subresource takes; its type may be left out.
+pub(super) fn decode_as(call: &Call, api_version: &str, kind: &str) -> ApiResult<Value> {
+    let mut value = decode_any(call)?;
+    let sent = value["kind"].as_str().unwrap_or_default();
+    if !sent.is_empty() && sent != kind {
+        return Err(ApiError::bad_request(format!(
+            "the body must be {kind}, not {sent}"
+        )));
+    }
+    set_type(&mut value, api_version, kind);
+    if let Some(ty) = types::lookup(api_version, kind) {
+        types::decode(ty, &mut value).map_err(|error| {
+            ApiError::bad_request(format!(
+                "{kind} in version \"{api_version}\" cannot be handled as a {kind}: {error}"
+            ))
+        })?;
+    }
+    Ok(value)
+}
+
 /// The body as an object of the resource: cut to its fields, with defaults. What it does not know is
 /// refused, warned of or ignored by the options.
 pub(super) fn decode(call: &mut Call, options: WriteOptions) -> ApiResult<Value> {

@@ -35,7 +35,7 @@ impl Api {
     }
 
     pub(super) fn update_scale(&self, call: &mut Call) -> ApiResult<ApiResponse> {
-        let sent = body::decode_any(call)?;
+        let sent = body::decode_as(call, "autoscaling/v1", "Scale")?;
         let sent_name = metadata_text(&sent, "name");
         if sent_name != call.name() {
             return Err(ApiError::bad_request(format!(

@@ -100,7 +100,7 @@ impl Api {
     fn bind(&self, call: &mut Call) -> ApiResult<ApiResponse> {
         accept::negotiate(call.header(header::ACCEPT), Offer::Plain)?;
         let options = WriteOptions::parse(&call.query, "CreateOptions")?;
-        let binding = body::decode_any(call)?;
+        let binding = body::decode_as(call, "v1", "Binding")?;
         let target = binding["target"]["name"].as_str().unwrap_or_default();
         if target.is_empty() {
             let error = FieldError::required("target.name", "");
@@ -142,7 +142,7 @@ impl Api {
     fn evict(&self, call: &mut Call) -> ApiResult<ApiResponse> {
         accept::negotiate(call.header(header::ACCEPT), Offer::Plain)?;
         let options = WriteOptions::parse(&call.query, "CreateOptions")?;
-        let eviction = body::decode_any(call)?;
+        let eviction = body::decode_as(call, "policy/v1", "Eviction")?;
         let delete = DeleteOptions::checked(&eviction["deleteOptions"])?;
         let delete = DeleteOptions {
             dry_run: delete.dry_run || options.dry_run,
@@ -178,7 +178,7 @@ impl Api {
     /// Issues a token of a service account.
     fn create_token(&self, call: &mut Call) -> ApiResult<ApiResponse> {
         accept::negotiate(call.header(header::ACCEPT), Offer::Plain)?;
-        let mut request = body::decode_any(call)?;
+        let mut request = body::decode_as(call, "authentication.k8s.io/v1", "TokenRequest")?;
         let account = self.existing(call)?;
         let spec = &request["spec"];
         let seconds = spec["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);
@@ -221,8 +221,6 @@ impl Api {
             .now()
             .checked_add(k8s_openapi::jiff::SignedDuration::from_secs(seconds))
             .unwrap_or(k8s_openapi::jiff::Timestamp::MAX);
-        request["kind"] = Value::from("TokenRequest");
-        request["apiVersion"] = Value::from("authentication.k8s.io/v1");
         request["metadata"] = json!({
             "name": call.name(), "namespace": namespace, "creationTimestamp": self.clock.stamp(),
         });
