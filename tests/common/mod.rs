@@ -8,3 +8,12 @@ pub(crate) mod pods;
 pub(crate) mod scenarios;
 pub(crate) mod through;
 pub(crate) mod world;
+
+/// Says why a test proves nothing on this machine.
+#[expect(
+    clippy::print_stderr,
+    reason = "the test harness shows it with the test"
+)]
+pub(crate) fn skipped(why: &str) {
+    eprintln!("skipped: {why}");
+}

@@ -43,8 +43,11 @@ impl Operator {
         self.child.kill().await.expect("the process is ours");
     }
 
-    /// Waits until it ends by itself; gives its exit code, none for a signal.
-    pub(crate) async fn ended(&mut self, limit: Duration) -> Option<i32> {
+    /// Asks it to end, as a kubelet does, and gives its exit code (none if the signal ended it).
+    pub(crate) async fn terminate(&mut self, limit: Duration) -> Option<i32> {
+        let pid = self.child.id().expect("it runs").to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().await;
+        assert!(sent.expect("kill runs").success());
         tokio::time::timeout(limit, self.child.wait())
             .await
             .unwrap_or_else(|_| panic!("still runs after {limit:?}:\n{}", self.log()))

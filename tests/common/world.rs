@@ -101,11 +101,6 @@ impl World {
         self.dir.path().join("operator.yaml")
     }
 
-    /// A cluster administrator's kubeconfig.
-    pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
-        admin_config(self.dir.path())
-    }
-
     /// The embedded cluster, where this world stands on it.
     pub(crate) fn embedded_cluster(&self) -> Option<&DevCluster> {
         match &self.server {

@@ -112,7 +112,7 @@ pub(crate) fn kubectl_is_there() -> bool {
         .output()
         .is_ok_and(|output| output.status.success());
     if !found {
-        eprintln!("skipped: no kubectl on this machine");
+        crate::common::skipped("no kubectl on this machine");
     }
     found
 }

@@ -1,4 +1,4 @@
-//! The operator end to end on the embedded API server, and the rules that the whole tree obeys.
+//! The operator end to end, on the embedded and on the real API server, and the rules that the whole tree obeys.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,10 +9,31 @@ mod policy;
 mod random_kills;
 mod readme;
 
-use common::world::World;
+/// The scenarios on the embedded API server.
+mod embedded {
+    use crate::common::world::World;
 
-async fn embedded() -> Option<World> {
-    Some(World::embedded().await)
+    async fn world() -> Option<World> {
+        Some(World::embedded().await)
+    }
+
+    crate::for_every_scenario!(crate::embedded::world);
 }
 
-for_every_scenario!(crate::embedded);
+/// The scenarios on a real kube-apiserver, where its program is built; else each says that it was skipped.
+mod conformance {
+    use crate::common::world::World;
+
+    async fn world() -> Option<World> {
+        let world = World::real().await;
+        if world.is_none() {
+            crate::common::skipped(&format!(
+                "no real API server at {} (see tests/realcluster)",
+                realcluster::RealCluster::path().display()
+            ));
+        }
+        world
+    }
+
+    crate::for_every_scenario!(crate::conformance::world);
+}

@@ -11,6 +11,8 @@ use crate::common::operator::Operator;
 use crate::common::pods::PodMonitor;
 use crate::common::world::World;
 
+/// What a stop may take.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(30);
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 
 pub(crate) async fn t01_a_managed_fleet_gets_ready_and_forwards(world: &World) {
@@ -167,4 +169,14 @@ pub(crate) async fn t34_a_proxy_deleted_at_once_leaves_nothing(world: &World) {
         }
     })
     .await;
+}
+
+pub(crate) async fn the_operator_ends_on_sigterm_and_leaves_the_fleet_as_it_is(world: &World) {
+    let mut operator = Operator::start(&world.operator_kubeconfig(), &[]);
+    fleet::create(world, &fleet::managed("one", &json!({}))).await;
+    let before = fleet::ready(world, "one").await;
+    assert_eq!(operator.terminate(GRACE).await, Some(0));
+    let after = fleet::get(world, "one").await.expect("it stays");
+    assert_eq!(after.status, before.status);
+    fleet::answers(world, &after).await;
 }

@@ -18,6 +18,7 @@ macro_rules! for_every_scenario {
             t06_what_is_not_in_the_hash_replaces_nothing,
             t13_a_pod_deleted_by_hand_is_made_again_once,
             t34_a_proxy_deleted_at_once_leaves_nothing,
+            the_operator_ends_on_sigterm_and_leaves_the_fleet_as_it_is,
         );
         $crate::scenarios_of!($world, external:
             t02_an_external_proxy_is_ready_without_finalizer_or_pod,
@@ -63,11 +64,10 @@ macro_rules! scenarios_of {
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $name() {
                     let Some(world) = $world().await else { return };
-                    common::scenarios::$module::$name(&world).await;
+                    $crate::common::scenarios::$module::$name(&world).await;
                     world.shutdown().await;
                 }
             )+
-            use crate::common;
         }
     };
 }
