@@ -1,7 +1,7 @@
 //! A real `kubectl` against the embedded cluster. Without one on the machine these tests say so and pass.
 
 use std::{
-    io::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
     path::PathBuf,
     process::{Command, Stdio},
     sync::Arc,
@@ -379,8 +379,16 @@ async fn a_watch_prints_rows_as_they_come() {
         return;
     };
     k.apply(&config_map("v")).await.ok();
-    let mut command = k.command(&["get", "cm", "c", "-w", "--request-timeout=3s"]);
-    let watching = tokio::task::spawn_blocking(move || command.output());
+    let mut command = k.command(&["get", "cm", "c", "-w"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("kubectl starts");
+    let stdout = child.stdout.take().expect("it is piped");
+    let watching = tokio::task::spawn_blocking(move || {
+        let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        lines.take(3).collect::<Vec<String>>()
+    });
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     while k.cluster.counters().watches().opened == 0 {
         assert!(tokio::time::Instant::now() < deadline, "no watch came");
@@ -389,13 +397,15 @@ async fn a_watch_prints_rows_as_they_come() {
     k.run(&["patch", "cm", "c", "-p", r#"{"data":{"more":"x"}}"#])
         .await
         .ok();
-    let output = watching.await.unwrap().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let counts: Vec<&str> = text
-        .lines()
+    let lines = tokio::time::timeout(std::time::Duration::from_secs(20), watching).await;
+    child.kill().expect("kubectl still watches");
+    child.wait().expect("kubectl ends");
+    let lines = lines.expect("a row for each change").unwrap();
+    let counts: Vec<&str> = lines
+        .iter()
         .filter_map(|line| line.split_whitespace().nth(1))
         .collect();
-    assert_eq!(counts, ["DATA", "2", "3"], "{text}");
+    assert_eq!(counts, ["DATA", "2", "3"], "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
