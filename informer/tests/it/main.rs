@@ -1,11 +1,16 @@
-//! Behaviour of whole informers, on a scripted source, a scripted HTTP service and a cluster.
+//! Behaviour of whole informers: on a scripted source, on a scripted wire, on the embedded API
+//! server and, where it is built, on a real one.
 
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod cluster;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod http;
 mod model;
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+mod real;
 mod reflector;
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+mod scenarios;
 mod shared;
 mod stream;
 mod support;
