@@ -8,7 +8,6 @@
 
 use std::{
     future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -285,24 +284,23 @@ fn w90_a_cancelled_get_passes_its_wake_up_on() {
     });
 }
 
+// A panic ends a run by the same drop as a return does (`w07_…` in `it`); loom's own locks cannot be
+// taken while a thread unwinds, so the model lets a worker give its item up in the middle of a run.
 #[test]
-fn w90_a_panicking_worker_ends_its_run() {
+fn w90_a_worker_that_gives_up_hands_the_key_to_the_next() {
     model(3, || {
         let (queue, _) = queue(1);
         queue.add(0);
         let item = block_on(queue.get()).unwrap();
-        let worker = {
+        let quitter = {
             let queue = queue.clone();
             thread::spawn(move || {
-                let panic = catch_unwind(AssertUnwindSafe(move || {
-                    queue.add(*item);
-                    std::panic::resume_unwind(Box::new("handler"));
-                }));
-                assert!(panic.is_err());
+                queue.add(*item);
+                drop(item);
             })
         };
         assert_eq!(*block_on(queue.get()).unwrap(), 0);
-        worker.join().unwrap();
+        quitter.join().unwrap();
         assert_eq!((queue.len(), queue.running()), (0, 0));
     });
 }
