@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use informer::client::{self, ClientOptions, ConfigSource};
-use informer::{Event, Informer, InformerOptions};
-use k8s_openapi::api::core::v1::ConfigMap;
+use informer::{Event, Informer, InformerOptions, MetadataOnly};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube_client::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube_core::Resource;
 use parking_lot::Mutex;
@@ -260,4 +260,45 @@ pub(crate) async fn follows_the_server(
     );
     set(&api, "o8", "last").await;
     eventually("the watch after it", same).await;
+}
+
+/// Values planted in secrets reach neither cache nor handlers of an informer on metadata.
+pub(crate) async fn hides_secrets(address: SocketAddr, kubeconfig: &Path) {
+    let relay = Relay::start(address).await;
+    let admin = connect(kubeconfig, None).await;
+    let api: Api<Secret> = Api::namespaced(admin, "default");
+    let secret = |name: &str| -> Secret {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": name, "annotations": {
+                "kubectl.kubernetes.io/last-applied-configuration": "{\"stringData\":\"planted\"}"
+            }},
+            "stringData": {"password": "planted"}
+        }))
+        .unwrap()
+    };
+    api.create(&PostParams::default(), &secret("first"))
+        .await
+        .unwrap();
+    let client = connect(kubeconfig, Some(&relay)).await;
+    let informer: Informer<MetadataOnly<Secret>> =
+        Informer::new(client, InformerOptions::default()).unwrap();
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let texts = Arc::clone(&told);
+    informer
+        .add_handler("texts", move |event: &Event<MetadataOnly<Secret>>| {
+            texts.lock().push(format!("{} {event:?}", event.key()));
+        })
+        .unwrap();
+    let running = Running::start(informer);
+    running.informer.synced().await;
+    api.create(&PostParams::default(), &secret("second"))
+        .await
+        .unwrap();
+    eventually("both secrets", || async { told.lock().len() == 2 }).await;
+    let dump = format!("{:?} {:?}", told.lock(), running.informer.lister().list());
+    assert!(dump.contains("default/first") && dump.contains("default/second"));
+    for planted in ["planted", "cGxhbnRlZA", "last-applied"] {
+        assert!(!dump.contains(planted), "{dump}");
+    }
+    assert!(running.informer.lister().list()[0].metadata().uid.is_some());
 }
