@@ -81,6 +81,7 @@ pub enum Error {
 pub struct Builder {
     listen: SocketAddr,
     allow_remote: bool,
+    plain_http: bool,
     namespaces: NamespaceOptions,
 }
 
@@ -94,6 +95,12 @@ impl Builder {
     /// Allows an address that other machines can reach. Whoever holds the admin token can do everything.
     pub fn allow_remote(mut self, allow: bool) -> Self {
         self.allow_remote = allow;
+        self
+    }
+
+    /// Serves HTTP without TLS, for measurements. Off by default.
+    pub fn plain_http(mut self, plain: bool) -> Self {
+        self.plain_http = plain;
         self
     }
 
@@ -124,6 +131,7 @@ impl Builder {
 #[derive(Debug)]
 pub struct DevCluster {
     address: SocketAddr,
+    plain_http: bool,
     ca_pem: String,
     api: Arc<Api>,
     frontend: Arc<Frontend>,
@@ -148,6 +156,7 @@ impl DevCluster {
         Builder {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             allow_remote: false,
+            plain_http: false,
             namespaces: NamespaceOptions {
                 empty_terminating: true,
                 default_account: true,
@@ -192,7 +201,7 @@ impl DevCluster {
         ));
         tasks.spawn(server::serve(
             listener,
-            Some(identity.server),
+            (!options.plain_http).then_some(identity.server),
             Arc::clone(&frontend),
             stop.clone(),
             connections.clone(),
@@ -200,6 +209,7 @@ impl DevCluster {
         tracing::info!(%address, "cluster serves");
         Ok(Self {
             address,
+            plain_http: options.plain_http,
             ca_pem: identity.ca_pem,
             api,
             frontend,
@@ -211,7 +221,8 @@ impl DevCluster {
 
     /// `https://ADDRESS:PORT`.
     pub fn url(&self) -> String {
-        format!("https://{}", self.address)
+        let scheme = if self.plain_http { "http" } else { "https" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Where the cluster listens.

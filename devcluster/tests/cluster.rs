@@ -163,6 +163,43 @@ async fn the_kubeconfig_is_written_for_its_owner_alone() {
 }
 
 #[tokio::test]
+async fn measurements_can_do_without_tls() {
+    let cluster = DevCluster::builder()
+        .plain_http(true)
+        .start()
+        .await
+        .expect("it starts");
+    assert!(cluster.url().starts_with("http://"));
+    let api: Api<ConfigMap> = Api::default_namespaced(client_of(&cluster.kubeconfig()).await);
+    api.create(&PostParams::default(), &config_map("a"))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_deleted_default_account_comes_back() {
+    let cluster = start().await;
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(cluster.client());
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() < 2 {
+        if let Some(account) = accounts.get_opt("default").await.unwrap()
+            && seen.insert(account.metadata.uid.unwrap())
+        {
+            accounts
+                .delete("default", &Default::default())
+                .await
+                .unwrap();
+        }
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "seen so far: {seen:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
 async fn other_machines_must_be_asked_for() {
     let refused = DevCluster::builder()
         .listen("0.0.0.0:0".parse().unwrap())

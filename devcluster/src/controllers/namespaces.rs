@@ -45,6 +45,15 @@ pub(crate) async fn tend_namespaces(
                     ControlFlow::Continue(())
                 });
         let mut watchers = vec![watcher];
+        if options.default_account {
+            // A default account that is deleted comes back.
+            let accounts = &controller.accounts.collection;
+            watchers.push(
+                accounts
+                    .scan_and_watch(Scope::All, |_, _| ControlFlow::Break(()))
+                    .1,
+            );
+        }
         for (key, stored) in found {
             if stored.field("metadata.deletionTimestamp").is_empty() {
                 if options.default_account {

@@ -64,7 +64,7 @@ impl Api {
             None => DEFAULT_TIMEOUT.mul_f64(1.0 + rand::rng().random::<f64>()),
         };
         let opened = Instant::now();
-        let mut session = Session {
+        let mut stream = WatchStream {
             view,
             selection,
             resource: Arc::clone(&call.resource),
@@ -80,10 +80,10 @@ impl Api {
             watcher: None,
             failure: None,
         };
-        session.start(self, options.start).await;
-        let events = futures::stream::unfold(session, |mut session| async move {
-            let chunk = session.next_chunk().await?;
-            Some((chunk, session))
+        stream.start(self, options.start).await;
+        let events = futures::stream::unfold(stream, |mut stream| async move {
+            let chunk = stream.next_chunk().await?;
+            Some((chunk, stream))
         });
         Ok(stream_response(events))
     }
@@ -102,7 +102,7 @@ fn next_bookmark(now: Instant, deadline: Instant) -> Option<Instant> {
 }
 
 /// One open watch.
-struct Session {
+struct WatchStream {
     view: View,
     selection: Selection,
     resource: Arc<Resource>,
@@ -124,7 +124,7 @@ struct Session {
     failure: Option<ApiError>,
 }
 
-impl Session {
+impl WatchStream {
     async fn start(&mut self, api: &Api, start: WatchStart) {
         let collection = &self.resource.collection;
         match start {
