@@ -185,6 +185,13 @@ async fn apply_creates_changes_and_leaves_alone() {
         !refused.ok && refused.err.contains(r#"unknown field "dataa""#),
         "{refused:?}"
     );
+    let unknown =
+        json!({"apiVersion": "example.com/v1", "kind": "Nothing", "metadata": {"name": "n"}});
+    let refused = k.apply(&unknown).await;
+    assert!(
+        !refused.ok && refused.err.contains(r#"no matches for kind "Nothing""#),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ use super::Api;
 use crate::{
     error::{ApiError, ApiResult},
     http::{
+        accept, body,
         query::Query,
         response::{self, ApiResponse},
     },
@@ -101,21 +102,42 @@ fn version() -> serde_json::Value {
     })
 }
 
-/// The second version is only offered as an empty document in JSON: clients use the third.
+/// Protobuf is what kubectl asks for.
+const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// The second version is only offered as an empty document: clients use the third, and ask for this one when
+/// a kind is not found there.
 fn openapi_v2(headers: &HeaderMap) -> ApiResponse {
-    let accept = headers
+    let accepted = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
-    let json = accept.is_empty() || accept.contains("json") || accept.contains("*/*");
-    if !json {
-        return response::text(406, "only application/json is offered\n");
+    let media = accept::clauses(accepted)
+        .into_iter()
+        .map(|clause| clause.media.replace('@', "."))
+        .find(|media| media == OPENAPI_V2_PROTOBUF || media.contains("json") || media == "*/*");
+    match media {
+        Some(media) if media == OPENAPI_V2_PROTOBUF => {
+            let info = [field(1, b"Kubernetes"), field(2, GIT_VERSION.as_bytes())].concat();
+            let document = [field(1, b"2.0"), field(2, &info), field(8, b"")].concat();
+            response::with_type(200, OPENAPI_V2_PROTOBUF, body::full(document))
+        }
+        None if !accepted.is_empty() => {
+            let offered = format!("offered are application/json and {OPENAPI_V2_PROTOBUF}\n");
+            response::text(406, offered)
+        }
+        _ => response::json(
+            200,
+            &json!({
+                "swagger": "2.0", "info": {"title": "Kubernetes", "version": GIT_VERSION}, "paths": {},
+                "definitions": {},
+            }),
+        ),
     }
-    response::json(
-        200,
-        &json!({
-            "swagger": "2.0", "info": {"title": "Kubernetes", "version": GIT_VERSION}, "paths": {},
-            "definitions": {},
-        }),
-    )
+}
+
+/// A protobuf field of fewer than 128 bytes.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(content.len()).unwrap_or(0) & 0x7f;
+    [&[number << 3 | 2, length], &content[..usize::from(length)]].concat()
 }
