@@ -22,7 +22,7 @@ pub enum Cp {
     Cp5,
     /// Replacement: the instance is gone, the annotation is new, the id is not cleared.
     Cp6,
-    /// Replacement or stop: the delete was accepted, the status is not written.
+    /// Replacement, stop or deletion: the delete was accepted, the status is not written.
     Cp7,
     /// Deletion: the instance is gone, the finalizer is still there.
     Cp8,

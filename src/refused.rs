@@ -62,6 +62,15 @@ pub(crate) fn describe(error: &kube_client::Error) -> String {
     if let kube_client::Error::Api(status) = error {
         return format!("{} ({})", status.message, status.code);
     }
+    // The cause would quote the answer, which may be a Secret.
+    if let kube_client::Error::SerdeError(cause) = error {
+        return format!(
+            "the server's answer cannot be read ({:?} error at line {}, column {})",
+            cause.classify(),
+            cause.line(),
+            cause.column()
+        );
+    }
     let mut text = error.to_string();
     let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
@@ -91,6 +100,17 @@ mod tests {
         let refused = Refused::from(kube_client::Error::Api(Box::new(status)));
         assert_eq!(refused.to_string(), "pods is forbidden (403)");
         assert!(refused.is_forbidden() && !refused.is_conflict() && !refused.is_not_found());
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_not_quoted() {
+        let cause = serde_json::from_str::<u8>("\"hunter2\"").expect_err("no number");
+        assert!(cause.to_string().contains("hunter2"));
+        let text = describe(&kube_client::Error::SerdeError(cause));
+        assert!(
+            text.contains("cannot be read") && !text.contains("hunter2"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -54,6 +54,22 @@ impl Error {
         }
     }
 
+    /// The Proxy is not there any more; the event of its deletion says the rest.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Self::Metadata { source, .. } => source.is_not_found(),
+            Self::Finalizer(controller::finalizer::Error::Patch { source, .. }) => {
+                matches!(&**source, kube_client::Error::Api(status) if status.is_not_found())
+            }
+            Self::Finalizer(_)
+            | Self::Read(_)
+            | Self::Status(_)
+            | Self::Inputs(_)
+            | Self::Provider { .. } => false,
+        }
+    }
+
     /// The wait that a provider or the API server asked for.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {

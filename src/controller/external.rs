@@ -12,17 +12,17 @@ use crate::api::validation;
 
 impl ProxyReconciler {
     pub(super) async fn reconcile_external(&self, pass: &mut Pass<'_>) -> Result<Next, Error> {
+        let fault = validation::summary(&validation::validate(pass.proxy()));
         // E-01
-        match external_endpoint(&pass.proxy().spec) {
-            Some(endpoint) => {
+        match (external_endpoint(&pass.proxy().spec), fault) {
+            (Some(endpoint), None) => {
                 pass.draft.endpoint(endpoint);
                 pass.draft.provisioned(Reason::ExternalEndpoint, "");
                 pass.draft.in_sync();
                 pass.draft.edit().latch = None;
             }
             // What an older definition let in.
-            None => {
-                let fault = validation::summary(&validation::validate(pass.proxy()));
+            (_, fault) => {
                 pass.draft.clear_endpoint();
                 pass.draft.not_provisioned(
                     Reason::PermanentError,
@@ -59,7 +59,8 @@ impl ProxyReconciler {
             Ok(Released::Held) => {
                 let message = "spec.paused is true: the instance is not deleted";
                 pass.draft.out_of_sync(Reason::ReleasingInstance, message);
-                Ok(Next::Event)
+                // It may go by other hands meanwhile.
+                Ok(Next::Drift)
             }
             Err(refused) => {
                 let message = format!("provider {}: {}", refused.provider, refused.error);

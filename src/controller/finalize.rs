@@ -47,7 +47,7 @@ impl ProxyReconciler {
                 tracing::warn!(
                     proxy = pass.proxy().name_any(),
                     instance = pass.draft.get().provider_id,
-                    "instance abandoned as its Proxy asks; it goes on running"
+                    "instance abandoned as its Proxy asks; the operator does not delete it"
                 );
                 pass.remove_finalizer().await?;
                 Ok(Next::Event)
@@ -76,6 +76,16 @@ impl ProxyReconciler {
                 Ok(Released::Held) => {
                     let message = "spec.paused is true: the instance is not deleted";
                     pass.draft.not_provisioned(Reason::DeletionBlocked, message);
+                    // It may go by other hands meanwhile, and then nothing holds the Proxy.
+                    Ok(Next::Drift)
+                }
+                // without credentials nobody can look, and there is nothing to look for.
+                Err(refused)
+                    if failure::deletion_reason(&refused.error) == Reason::DeletionBlocked
+                        && pass.recorded().is_none()
+                        && plan::was_never_provisioned(pass.proxy()) =>
+                {
+                    pass.remove_finalizer().await?;
                     Ok(Next::Event)
                 }
                 Err(refused) => {

@@ -80,15 +80,15 @@ enum Fault {
     NoSource,
     #[error("Secret {0} does not exist; create it in the Proxy's namespace")]
     NoSecret(String),
-    #[error("Secret {0} is being deleted")]
+    #[error("Secret {0} is being deleted; create it anew once it is gone")]
     BeingDeleted(String),
     #[error("Secret {0} cannot be read: {1}")]
     Unreadable(String, String),
-    #[error("Secret {} has no key {}", .0.name, .0.key)]
+    #[error("Secret {} has no key {}; add it, or name another key", .0.name, .0.key)]
     NoKey(SecretKey),
-    #[error("key {} of Secret {} is empty", .0.key, .0.name)]
+    #[error("key {} of Secret {} is empty; give it a value", .0.key, .0.name)]
     Empty(SecretKey),
-    #[error("key {} of Secret {} is not UTF-8", .0.key, .0.name)]
+    #[error("key {} of Secret {} is not UTF-8; store it as plain text", .0.key, .0.name)]
     NotUtf8(SecretKey),
     #[error("{len} bytes, and provider {provider} takes at most {limit}")]
     TooLarge {
@@ -181,11 +181,7 @@ fn pick_cloud_init(
                 name: reference.name.clone(),
                 key: reference.key.clone(),
             };
-            let bytes = value(secrets, &source)?.to_vec();
-            if std::str::from_utf8(&bytes).is_err() {
-                return Err(Fault::NotUtf8(source));
-            }
-            (bytes, Some(source))
+            (value(secrets, &source)?.to_vec(), Some(source))
         }
         (Some(_), Some(_)) | (None, None) => return Err(Fault::NoSource),
     };
@@ -234,6 +230,8 @@ fn value<'a>(secrets: &'a BTreeMap<String, Secret>, source: &SecretKey) -> Resul
         .ok_or_else(|| Fault::NoKey(source.clone()))?;
     if value.0.is_empty() {
         Err(Fault::Empty(source.clone()))
+    } else if std::str::from_utf8(&value.0).is_err() {
+        Err(Fault::NotUtf8(source.clone()))
     } else {
         Ok(&value.0)
     }
@@ -298,6 +296,11 @@ mod tests {
             (
                 json!({ "auth": { "secretRef": { "name": "s", "usernameKey": "who" } } }),
                 "spec.auth: Secret s has no key who",
+                Reason::AuthSecretError,
+            ),
+            (
+                json!({ "auth": { "secretRef": { "name": "s", "passwordKey": "binary" } } }),
+                "spec.auth: key binary of Secret s is not UTF-8",
                 Reason::AuthSecretError,
             ),
         ] {

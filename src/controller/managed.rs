@@ -45,11 +45,16 @@ impl ProxyReconciler {
             Gate::Latched => return Ok(Next::Event),
             // M3
             Gate::NotConfigured(name) => {
+                // What an older definition let in without any name breaks a rule with a text.
+                let fault = validation::summary(&validation::validate(&proxy));
+                let message = fault
+                    .filter(|_| name.is_empty())
+                    .unwrap_or_else(|| self.not_configured(&name));
                 pass.draft
-                    .not_provisioned(Reason::ProviderNotConfigured, self.not_configured(&name));
+                    .not_provisioned(Reason::ProviderNotConfigured, message);
                 return Ok(Next::Event);
             }
-            Gate::Open => {}
+            Gate::Open => pass.draft.edit().latch = None,
         }
         let wanted_name = proxy.spec.provider.as_deref().unwrap_or_default();
         let wanted = self.named(wanted_name)?;
@@ -80,6 +85,7 @@ impl ProxyReconciler {
             // S-05: the instance serves on; what it should be is not known for now.
             Err(fault) => {
                 pass.draft.out_of_sync(fault.reason(), fault.to_string());
+                keep_block_while_held(pass);
                 self.observe(pass, owner).await?;
                 return Err(fault.into());
             }
@@ -157,7 +163,6 @@ impl ProxyReconciler {
         crash::point(Cp::Cp4);
         pass.draft.record(wanted.name, instance);
         pass.draft.edit().create_attempts = request.attempt;
-        pass.draft.edit().latch = None;
         pass.draft.in_sync();
         pass.created = true;
         if let Creation::Adopted(instance) = &creation {
@@ -320,13 +325,13 @@ impl ProxyReconciler {
                 Ok(Next::Drift)
             }
             (Observation::Stopped, Some(instance)) => {
-                let message = format!("the instance stopped; {}", going_or(&instance));
-                self.discard(pass, owner, &instance, Reason::InstanceStopped, message)
+                let cause = "the instance stopped".to_owned();
+                self.discard(pass, owner, &instance, Reason::InstanceStopped, cause)
                     .await
             }
             (Observation::TimedOut, Some(instance)) => {
-                let message = format!("not running in {timeout:?}; {}", going_or(&instance));
-                self.discard(pass, owner, &instance, Reason::ProvisioningTimeout, message)
+                let cause = format!("not running in {timeout:?}");
+                self.discard(pass, owner, &instance, Reason::ProvisioningTimeout, cause)
                     .await
             }
         }
@@ -339,16 +344,21 @@ impl ProxyReconciler {
         owner: Named<'_>,
         instance: &Instance,
         reason: Reason,
-        message: String,
+        cause: String,
     ) -> Result<Next, Error> {
-        pass.draft.not_provisioned(reason, message);
+        let cause = match &*instance.message {
+            "" => cause,
+            words => format!("{cause} ({words})"),
+        };
         if plan::hold_of(pass.proxy()).is_some() {
-            pass.draft.block(
-                Reason::Paused,
-                "spec.paused is true: the instance is not deleted",
-            );
+            let held = "spec.paused is true: the instance is not deleted";
+            pass.draft
+                .not_provisioned(reason, format!("{cause}; {held}"));
+            pass.draft.block(Reason::Paused, held);
             return Ok(Next::Drift);
         }
+        pass.draft
+            .not_provisioned(reason, format!("{cause}; {}", going(instance)));
         if let Err(error) = self.delete(pass, owner, instance).await {
             return self.provider_failure(pass, owner.name, error, None);
         }
@@ -409,6 +419,7 @@ impl ProxyReconciler {
         if verdict.latch {
             self.latch(pass, wanted);
         }
+        keep_block_while_held(pass);
         match verdict.then {
             Then::Wait(next) => {
                 tracing::warn!(provider, class = error.class().as_str(), %error, "provider refused");
@@ -471,10 +482,9 @@ fn going(instance: &Instance) -> String {
     format!("{} is being deleted", instance.id)
 }
 
-fn going_or(instance: &Instance) -> String {
-    if instance.message.is_empty() {
-        going(instance)
-    } else {
-        format!("{} ({})", going(instance), instance.message)
+/// A pass that failed half-way lifts no block: what holds it still does.
+fn keep_block_while_held(pass: &mut Pass<'_>) {
+    if plan::replacement_hold_of(pass.proxy()).is_some() {
+        pass.draft.keep_block();
     }
 }

@@ -223,11 +223,24 @@ pub(crate) fn observation(
         InstanceState::Provisioning => {
             let limit =
                 SignedDuration::try_from(provisioning_timeout).unwrap_or(SignedDuration::MAX);
-            match instance.created {
-                Some(created) if now.duration_since(created) > limit => Observation::TimedOut,
+            let since = instance
+                .created
+                .and_then(|created| comes_up_since(status, created));
+            match since {
+                Some(since) if now.duration_since(since) > limit => Observation::TimedOut,
                 _ => Observation::Provisioning,
             }
         }
+    }
+}
+
+/// Since when the instance has been coming up without a break: one that has served counts from
+/// the moment it stopped to, and `None` says that it served until now.
+fn comes_up_since(status: &ProxyStatus, created: Timestamp) -> Option<Timestamp> {
+    match conditions::find(&status.conditions, ConditionType::Provisioned) {
+        None => Some(created),
+        Some(condition) if condition.status == "True" => None,
+        Some(condition) => Some(created.max(condition.last_transition_time.0)),
     }
 }
 
@@ -291,7 +304,8 @@ pub(crate) fn deletion<'a>(
     }
 }
 
-fn was_never_provisioned(proxy: &Proxy) -> bool {
+/// no create was ever sent, as far as the record tells.
+pub(crate) fn was_never_provisioned(proxy: &Proxy) -> bool {
     let status = status_of(proxy);
     status.create_attempts == 0
         && status.provider_id.is_none()

@@ -114,6 +114,10 @@ impl ProxyReconciler {
         if outcome.as_ref().is_err_and(Error::is_conflict) {
             return Ok(self.action(key, Next::AtOnce));
         }
+        if outcome.as_ref().is_err_and(Error::is_gone) {
+            self.steps.remove(key);
+            return Ok(Action::Done);
+        }
         let created = pass.created;
         match pass.patch_status_if_changed().await {
             Ok(_) => {}

@@ -323,6 +323,83 @@ async fn t11_a_paused_proxy_is_not_touched_and_goes_on_later() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn t11_a_stopped_instance_of_a_paused_proxy_is_not_said_to_be_deleted() {
+    let mut world = settled(&managed()).await;
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "paused": true } }));
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.state = InstanceState::Stopped);
+    world.ok().await;
+    assert_eq!(world.condition("Provisioned"), "False/InstanceStopped");
+    assert!(
+        world.message().contains("not deleted") && !world.message().contains("being deleted"),
+        "{}",
+        world.message()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn t11_a_deleted_paused_proxy_goes_once_its_instance_went_by_other_hands() {
+    let mut world = settled(&managed()).await;
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "paused": true } }));
+    world.server.delete(PATH);
+    let Action::RequeueAfter(wait) = world.ok().await else {
+        panic!("nobody would look again")
+    };
+    assert!(wait <= Duration::from_secs(330), "{wait:?}");
+    world.provider.vanish(INSTANCE);
+    world.ok().await;
+    assert!(world.server.get(PATH).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn t11_a_paused_external_proxy_looks_again_at_the_instance_of_its_managed_past() {
+    let mut world = settled(&managed()).await;
+    let mut spec = external();
+    spec["paused"] = json!(true);
+    world.server.edit(PATH, &json!({ "spec": spec }));
+    assert!(matches!(world.ok().await, Action::RequeueAfter(_)));
+    assert_eq!(world.condition("Synced"), "False/ReleasingInstance");
+    world.provider.vanish(INSTANCE);
+    world.ok().await;
+    assert!(finalizers(&world.proxy()).is_empty());
+    assert_eq!(world.status("providerID"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c08_a_block_outlasts_a_pass_that_fails_before_it_can_tell() {
+    let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
+    let mut world = World::new(&spec);
+    world.put_secret("b25l");
+    assert!(world.run().await);
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "paused": true, "port": 9 } }));
+    assert!(world.run().await);
+    assert_eq!(world.condition("ReplacementBlocked"), "True/Paused");
+    world.server.take_writes();
+    let down = Fault::Before(ProviderError::new(Reason::Unavailable, "down"));
+    world.provider.fault("get", down);
+    world.pass().await.expect_err("backoff");
+    world.ok().await;
+    assert!(world.server.take_writes().is_empty());
+
+    world.server.delete("secrets/boot");
+    world.pass().await.expect_err("backoff");
+    assert_eq!(world.condition("Synced"), "False/CloudInitError");
+    assert_eq!(world.condition("ReplacementBlocked"), "True/Paused");
+    world
+        .server
+        .edit(PATH, &json!({ "spec": { "paused": false } }));
+    world.pass().await.expect_err("backoff");
+    assert_eq!(world.condition("ReplacementBlocked"), "");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_annotation_skip_replacement_defers_a_replacement() {
     let mut world = settled(&managed()).await;
     let skip = json!({ "annotations": { SKIP_REPLACEMENT_ANNOTATION: "" } });
@@ -381,14 +458,48 @@ async fn t50_an_instance_that_never_comes_up_is_deleted() {
     let mut world = World::new(&managed());
     world.ok().await;
     world.ok().await;
-    let old = k8s_openapi::jiff::Timestamp::from_second(1_000).expect("in range");
-    world
-        .provider
-        .change(INSTANCE, |instance| instance.created = Some(old));
+    grow_old(&mut world);
     world.provider.take_calls();
     world.ok().await;
     assert_eq!(world.condition("Provisioned"), "False/ProvisioningTimeout");
     assert_eq!(world.provider.take_calls(), ["get px-u1", "delete px-u1"]);
+}
+
+/// Lets the instance, and the time that the Proxy has not been in service, begin long ago.
+fn grow_old(world: &mut World) {
+    let old = k8s_openapi::jiff::Timestamp::from_second(1_000).expect("in range");
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.created = Some(old));
+    let mut object = world.server.get(PATH).expect("there");
+    for condition in object["status"]["conditions"]
+        .as_array_mut()
+        .expect("a list")
+    {
+        condition["lastTransitionTime"] = json!(old.to_string());
+    }
+    world.server.put(PATH, object);
+}
+
+#[tokio::test(start_paused = true)]
+async fn t50_an_instance_that_served_gets_its_time_to_come_up_again() {
+    let mut world = settled(&managed()).await;
+    grow_old(&mut world);
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.ips.clear());
+    let provisioning = |instance: &mut crate::provider::Instance| {
+        instance.state = InstanceState::Provisioning;
+    };
+    world.provider.change(INSTANCE, provisioning);
+    for _ in 0..2 {
+        world.ok().await;
+        assert_eq!(world.condition("Provisioned"), "False/Provisioning");
+    }
+    assert_eq!(world.provider.take_calls(), ["get px-u1", "get px-u1"]);
+    grow_old(&mut world);
+    world.ok().await;
+    assert_eq!(world.condition("Provisioned"), "False/ProvisioningTimeout");
 }
 
 #[tokio::test(start_paused = true)]
@@ -434,6 +545,20 @@ async fn m4_without_its_secret_a_new_proxy_waits_with_backoff() {
     world.put_secret("b25l");
     assert!(world.run().await);
     assert_eq!(world.phase(), "Ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn m4_an_answer_that_is_no_secret_is_reported_without_its_content() {
+    let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
+    let mut world = World::new(&spec);
+    world.ok().await;
+    let secret = json!({ "metadata": { "name": "boot" }, "data": "hunter2" });
+    world.server.put("secrets/boot", secret);
+    let error = world.pass().await.expect_err("backoff");
+    assert_eq!(world.condition("Provisioned"), "False/CloudInitError");
+    for text in [world.message(), format!("{error} {error:?}")] {
+        assert!(text.contains("boot") && !text.contains("hunter2"), "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -674,6 +799,28 @@ async fn x06_refused_credentials_block_a_deletion() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn x06_refused_credentials_let_a_proxy_go_that_never_had_an_instance() {
+    let refused = || Fault::Before(ProviderError::new(Reason::Credentials, "expired"));
+    let mut never = World::new(&managed());
+    never.ok().await;
+    never.server.delete(PATH);
+    never.provider.fault("find", refused());
+    never.ok().await;
+    assert!(never.server.get(PATH).is_none());
+
+    // One that is found is no longer one that never was.
+    let mut found = World::new(&managed());
+    found.ok().await;
+    let hash = crate::api::spec_hash(&found.proxy().spec, None, None);
+    found.provider.put(&owner(UID), &hash);
+    found.server.delete(PATH);
+    found.provider.fault("delete", refused());
+    found.pass().await.expect_err("backoff");
+    assert_eq!(found.condition("Provisioned"), "False/DeletionBlocked");
+    assert_eq!(finalizers(&found.proxy()), [FINALIZER]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn t43_a_provider_removed_from_the_configuration_blocks_only_what_may_hold_an_instance() {
     let mut provisioned = settled(&managed()).await;
     provisioned.configure(&["other"]);
@@ -865,6 +1012,14 @@ async fn t36_with_every_second_patch_refused_it_still_comes_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_proxy_that_went_behind_the_cache_is_no_failure() {
+    let mut world = World::new(&managed());
+    world.freeze();
+    world.server.delete(PATH);
+    assert_eq!(world.ok().await, Action::Done, "M1 meets 404");
+}
+
+#[tokio::test(start_paused = true)]
 async fn steps_without_progress_are_slowed_down() {
     let mut world = settled(&managed()).await;
     world.ok().await;
@@ -902,9 +1057,25 @@ async fn an_object_that_an_older_definition_let_in_is_reported_and_not_served_by
         "{}",
         world.message()
     );
-    let mut world = World::new(&json!({ "mode": "External" }));
-    world.ok().await;
-    assert_eq!(world.phase(), "Failed");
+    for (spec, field) in [
+        (json!({ "mode": "External" }), "spec.endpoint"),
+        (
+            json!({ "mode": "External", "endpoint": { "host": "http://1.2.3.4", "port": 1 } }),
+            "spec.endpoint.host",
+        ),
+        (json!({}), "spec.provider"),
+    ] {
+        let mut world = World::new(&spec);
+        world.ok().await;
+        world.ok().await;
+        assert_eq!(world.phase(), "Failed", "{spec}");
+        assert!(
+            world.message().starts_with(field),
+            "{spec}: {}",
+            world.message()
+        );
+        assert_eq!(world.status("ip"), "", "{spec}");
+    }
 }
 
 /// What happens while the process is down.

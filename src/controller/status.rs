@@ -14,7 +14,18 @@ pub(crate) struct Draft {
     generation: Option<i64>,
     deleting: bool,
     now: Timestamp,
-    blocked: Option<(Reason, String)>,
+    block: Block,
+}
+
+/// What becomes of the condition ReplacementBlocked.
+#[derive(Debug)]
+enum Block {
+    /// Nothing was found to hold.
+    Lift,
+    /// The pass did not get far enough to tell.
+    Keep,
+    /// Something holds.
+    Set(Reason, String),
 }
 
 impl Draft {
@@ -31,7 +42,7 @@ impl Draft {
             generation,
             deleting,
             now,
-            blocked: None,
+            block: Block::Lift,
         }
     }
 
@@ -104,7 +115,12 @@ impl Draft {
 
     /// Says that the spec would have something go or come, and what holds it.
     pub(crate) fn block(&mut self, reason: Reason, message: impl Into<String>) {
-        self.blocked = Some((reason, message.into()));
+        self.block = Block::Set(reason, message.into());
+    }
+
+    /// Leaves what was said to hold, if anything, as it stands.
+    pub(crate) fn keep_block(&mut self) {
+        self.block = Block::Keep;
     }
 
     /// True while the instance was last seen to run.
@@ -164,15 +180,13 @@ impl Draft {
             Reason::ProbingDisabled,
             "the proxy is not probed",
         );
-        match self.blocked.take() {
-            Some((reason, message)) => {
-                let (kind, yes) = (ConditionType::ReplacementBlocked, ConditionStatus::True);
-                self.set(kind, yes, reason, message);
-            }
-            None => {
-                let kind = ConditionType::ReplacementBlocked;
+        let kind = ConditionType::ReplacementBlocked;
+        match std::mem::replace(&mut self.block, Block::Keep) {
+            Block::Set(reason, message) => self.set(kind, ConditionStatus::True, reason, message),
+            Block::Lift => {
                 conditions::remove(&mut self.status.conditions, kind);
             }
+            Block::Keep => {}
         }
         let (ready, reason) = compute_ready(self.deleting, &self.status);
         self.set(ConditionType::Ready, ready, reason, "");

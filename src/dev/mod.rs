@@ -63,25 +63,22 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<(), Error> {
     let signals = Signals::install().map_err(|error| Error::Signals(Box::new(error)))?;
     let folder = Folder::create(args.dir)?;
-    folder.log_to_file(EnvFilter::new("info"))?;
+    folder.log_to_file(crate::telemetry::without_bodies(EnvFilter::new("info")))?;
     let mut console = Console::new();
     let mut stage = Stage::build(folder, &mut console).await?;
     let stop = signals.stop();
-    let outcome = async {
-        stage.raise(&mut console).await?;
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => if args.once { Err(Error::Interrupted) } else { Ok(()) },
-            outcome = async {
-                if args.once {
-                    script::run(&mut stage, &mut console).await
-                } else {
-                    live::run(&mut stage, &mut console).await
-                }
-            } => outcome,
-        }
-    }
-    .await;
+    let outcome = tokio::select! {
+        biased;
+        () = stop.cancelled() => if args.once { Err(Error::Interrupted) } else { Ok(()) },
+        outcome = async {
+            stage.raise(&mut console).await?;
+            if args.once {
+                script::run(&mut stage, &mut console).await
+            } else {
+                live::run(&mut stage, &mut console).await
+            }
+        } => outcome,
+    };
     let failed = matches!(&outcome, Err(error) if !matches!(error, Error::Interrupted));
     let tail = failed.then(|| stage.folder().log_tail());
     let stopped = stage.shutdown().await;

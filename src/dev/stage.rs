@@ -201,8 +201,8 @@ impl Stage {
         self.stop.cancel();
         let mut outcome = Ok(());
         while let Some(ended) = self.operator.join_next().await {
-            if let Ok(Err(error)) = ended {
-                outcome = Err(Error::Operator(Box::new(error)));
+            if !matches!(ended, Ok(Ok(()))) {
+                outcome = Err(ended_early(ended));
             }
         }
         self.kubelet.shutdown().await;

@@ -71,7 +71,9 @@ fn seen(answer: Result<Answer, ClientError>, own: IpAddr) -> Result<(u16, IpAddr
             String::from_utf8_lossy(&answer.body).trim()
         )
     })?;
-    if call.ip == own {
+    if !answer.status.is_success() {
+        Err(format!("answered {status}"))
+    } else if call.ip == own {
         Ok((status, call.ip))
     } else {
         Err(format!("the echo server saw {} instead of {own}", call.ip))

@@ -180,7 +180,7 @@ pub(crate) fn is_ready(proxy: &Proxy) -> bool {
     })
 }
 
-/// Waits until the Proxy is gone, and shows that its pods went before it.
+/// Waits until the Proxy is gone.
 pub(crate) async fn gone(world: &World, name: &str) {
     eventually(STEP, &format!("{name} is gone"), || async {
         match get(world, name).await {

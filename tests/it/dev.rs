@@ -1,5 +1,6 @@
 //! The commands that a newcomer types.
 
+use std::net::Ipv4Addr;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -26,20 +27,55 @@ async fn run(args: &[&str]) -> (Option<i32>, String, String) {
     )
 }
 
+/// Who called the echo server by a plain request and by a tunnel, of a line about a proxy.
+fn callers(line: &str) -> Option<(Ipv4Addr, Ipv4Addr)> {
+    let (_, rest) = line.split_once("GET 200 seen from ")?;
+    let (plain, tunnel) = rest.split_once(", CONNECT + GET 200 seen from ")?;
+    Some((plain.trim().parse().ok()?, tunnel.trim().parse().ok()?))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dev_once_shows_every_step_and_exits_0() {
     let (code, out, err) = run(&["dev", "--once"]).await;
     assert_eq!(code, Some(0), "{out}{err}");
-    let lines: Vec<_> = out.lines().collect();
-    assert!(
-        lines
-            .iter()
-            .filter(|line| line.contains("127.64.") || line.contains("127."))
-            .count()
-            >= 6
+    let visits: Vec<_> = out.lines().filter_map(callers).collect();
+    // Six of the fleet, then the replaced one and the recovered one.
+    assert_eq!(visits.len(), 8, "{out}");
+    for (plain, tunnel) in &visits {
+        assert_eq!(plain, tunnel, "one proxy, one address: {out}");
+    }
+    let pods = visits
+        .iter()
+        .filter(|(plain, _)| plain.octets()[1] >= 64)
+        .count();
+    assert_eq!(
+        pods, 7,
+        "all but the External one call from a pod's address: {out}"
     );
-    for word in ["CONNECT", "Secret", "deleted", "v1:"] {
-        assert!(out.contains(word), "{word} in {out}");
+    for (what, is_same_hash) in [(" replaced: pod ", false), (" recovered: pod ", true)] {
+        let line = out
+            .lines()
+            .find(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("{what} in {out}"));
+        let changes: Vec<_> = line
+            .split(", ")
+            .map(|part| {
+                let (before, after) = part.rsplit_once(" -> ").expect("a change");
+                (before.rsplit(' ').next().expect("a word"), after)
+            })
+            .collect();
+        let [pod, _, hash] = changes.as_slice() else {
+            panic!("{line}")
+        };
+        assert_ne!(pod.0, pod.1, "{line}");
+        assert!(hash.0.starts_with("v1:"), "{line}");
+        assert_eq!(hash.0 == hash.1, is_same_hash, "{line}");
+    }
+    for end in [
+        "0 Proxies, 0 pods, 0 Secrets, 0 proxies serving",
+        "every step was proven",
+    ] {
+        assert!(out.contains(end), "{end} in {out}");
     }
 }
 
