@@ -23,8 +23,9 @@ use crate::{
 };
 
 pub(crate) struct Core<K, O: Order<K>> {
-    /// Finds the id of a key. Holds ids alone; hashes lie in the entries.
-    table: HashTable<KeyId>,
+    /// Finds the id of a key. Half of the hash lies beside it, so that a growing table does not
+    /// touch the entries.
+    table: HashTable<(u32, KeyId)>,
     pub(crate) slab: Slab<K, O::Slot>,
     order: O,
     running: usize,
@@ -93,16 +94,17 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
 
     /// The id of a known key.
     pub(crate) fn find(&self, key: KeyRef<'_, K>) -> Option<KeyId> {
-        self.table
-            .find(key.hash(), |id| self.slab.is(*id, key))
-            .copied()
+        let half = half(key.hash());
+        let same = |slot: &(u32, KeyId)| slot.0 == half && self.slab.is(slot.1, key);
+        self.table.find(spread(half), same).map(|slot| slot.1)
     }
 
     /// Makes a key known. It has to get into a state before the lock is released.
     pub(crate) fn learn(&mut self, key: K, hash: u64) -> KeyId {
         let id = self.slab.insert(key, hash);
-        let slab = &self.slab;
-        self.table.insert_unique(hash, id, |id| slab.meta(*id).hash);
+        let half = half(hash);
+        self.table
+            .insert_unique(spread(half), (half, id), |slot| spread(slot.0));
         id
     }
 
@@ -192,16 +194,28 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
         if meta.flags.any(Flags::ALIVE) {
             return None;
         }
-        if let Ok(entry) = self.table.find_entry(meta.hash, |other| *other == id) {
+        if let Ok(entry) = self
+            .table
+            .find_entry(spread(half(meta.hash)), |slot| slot.1 == id)
+        {
             entry.remove();
         }
         let key = self.slab.remove(id);
         // An eighth, so that the copying stays within O(1) a key.
         if self.table.capacity() > SMALL && self.table.len() < self.table.capacity() / 8 {
-            let slab = &self.slab;
             self.table
-                .shrink_to(self.table.len() * 2, |id| slab.meta(*id).hash);
+                .shrink_to(self.table.len() * 2, |slot| spread(slot.0));
         }
         Some(key)
     }
+}
+
+/// The half of a hash that the table keeps.
+fn half(hash: u64) -> u32 {
+    u32::try_from(hash >> 32).expect("the upper half of 64 bits")
+}
+
+/// A hash for the table made from half a hash: the table takes its lowest and its highest bits.
+fn spread(half: u32) -> u64 {
+    u64::from(half) << 32 | u64::from(half)
 }

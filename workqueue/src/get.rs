@@ -41,9 +41,11 @@ impl<'a, K: QueueKey, O: Order<K>> Get<'a, K, O> {
         loop {
             // Most of the time a key is there, and nobody need know that we looked.
             let mut found = self.shared.find(false);
+            let mut called = false;
             if let Found::Nothing { .. } = found {
                 // Whatever comes after the second look finds us on the list.
-                self.ticket = Some(self.shared.waiters.enter(self.ticket, cx.waker()));
+                let (ticket, called_before) = self.shared.waiters.enter(self.ticket, cx.waker());
+                (self.ticket, called) = (Some(ticket), called_before);
                 found = self.shared.find(true);
             }
             match found {
@@ -52,11 +54,16 @@ impl<'a, K: QueueKey, O: Order<K>> Get<'a, K, O> {
                     taken,
                     fired,
                 } => {
-                    self.leave(Leave::Served, fired > 0);
+                    let why = if fired > 0 {
+                        Leave::SelfServed
+                    } else {
+                        Leave::Served
+                    };
+                    self.leave(why, called);
                     return Poll::Ready(Some(Item::new(self.shared, shard, &taken)));
                 }
                 Found::Ended => {
-                    self.leave(Leave::Served, false);
+                    self.leave(Leave::Served, called);
                     return Poll::Ready(None);
                 }
                 Found::Nothing { next } => ready!(self.poll_sleep(next, cx)),
@@ -85,15 +92,16 @@ impl<'a, K: QueueKey, O: Order<K>> Get<'a, K, O> {
         Poll::Ready(())
     }
 
-    /// Gives up our place. `fired` says that the key we leave with is one of several for which
-    /// others have been called, ourselves not counted.
-    fn leave(&mut self, why: Leave, fired: bool) {
+    /// Gives up our place.
+    fn leave(&mut self, why: Leave, called_before: bool) {
         self.sleep = None;
         let Some(ticket) = self.ticket.take() else {
             return;
         };
         let mut wakers = Wakers::default();
-        self.shared.waiters.leave(ticket, why, fired, &mut wakers);
+        self.shared
+            .waiters
+            .leave(ticket, why, called_before, &mut wakers);
         wakers.wake();
     }
 }

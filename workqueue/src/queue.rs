@@ -284,8 +284,9 @@ impl<K: QueueKey, O: Order<K>> fmt::Debug for WorkQueue<K, O> {
 
 impl<K: QueueKey, O: Order<K>> Shared<K, O> {
     fn shard_index(&self, hash: u64) -> usize {
-        // Bits that the shard's table uses neither for buckets nor for tags.
-        (hash >> 48) as usize & (self.shards.len() - 1)
+        // The half of the hash that the shard's table does not use.
+        let mask = self.shards.len() as u64 - 1;
+        usize::try_from(hash & mask).expect("below the number of shards")
     }
 
     pub(crate) fn shard(&self, hash: u64) -> &LockedShard<K, O> {

@@ -6,7 +6,7 @@
 //! lock. A chunk without live entries gives its memory back.
 
 use std::{
-    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
     collections::BTreeSet,
     fmt,
     mem::MaybeUninit,
@@ -345,8 +345,7 @@ impl<K, S: Copy + Default> Slab<K, S> {
         let chunk = &self.chunks[(id.0 / CHUNK) as usize];
         let offset = id.0 % CHUNK;
         let entries = chunk.entries.expect("an id of a live key");
-        assert!(offset < chunk.fresh, "an id of a live key");
-        // SAFETY: `offset` is below `fresh`, hence below `CHUNK` and written before.
+        // SAFETY: `offset` is below `CHUNK`, and `occupied` is initialised in every entry.
         #[expect(unsafe_code, reason = "entries have stable addresses; proof above")]
         unsafe {
             let entry = entries.as_ptr().add(offset as usize);
@@ -377,11 +376,12 @@ fn layout<K, S>() -> Layout {
     Layout::array::<Entry<K, S>>(CHUNK as usize).expect("128 entries fit into the address space")
 }
 
+/// Memory of a chunk, filled with zeros: `occupied` is false in all entries.
 fn allocate<K, S>() -> NonNull<Entry<K, S>> {
     let layout = layout::<K, S>();
     // SAFETY: the layout is not empty, since an entry has a deadline.
-    #[expect(unsafe_code, reason = "a chunk is allocated without touching it")]
-    let memory = unsafe { alloc(layout) };
+    #[expect(unsafe_code, reason = "a chunk is allocated without naming each field")]
+    let memory = unsafe { alloc_zeroed(layout) };
     NonNull::new(memory.cast()).unwrap_or_else(|| handle_alloc_error(layout))
 }
 

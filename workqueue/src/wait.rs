@@ -30,9 +30,11 @@ struct Inner {
 /// Why a worker leaves the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leave {
-    /// With a key, or because of shutdown.
+    /// With a key for which somebody may have been called, or because of shutdown.
     Served,
-    /// Its `get` was dropped: a wake-up that it was given goes to another.
+    /// With a key that it made ready itself and for which nobody has been called.
+    SelfServed,
+    /// Its `get` was dropped.
     Cancelled,
 }
 
@@ -46,26 +48,31 @@ impl WaitList {
         }))
     }
 
-    /// Joins the list, or stays in it at the old place; returns the place.
-    pub(crate) fn enter(&self, ticket: Option<u64>, waker: &Waker) -> u64 {
+    /// Joins the list, or stays in it at the old place. Returns the place, and whether the worker
+    /// had been called since it was there: a call that it has to make up for should it be called
+    /// once more before it finds out whether the first was in vain.
+    pub(crate) fn enter(&self, ticket: Option<u64>, waker: &Waker) -> (u64, bool) {
         let mut inner = self.0.lock();
+        let was_here = ticket.is_some();
         let ticket = ticket.unwrap_or_else(|| {
             inner.next_ticket += 1;
             inner.next_ticket
         });
-        match inner.waiting.entry(ticket) {
+        let called = match inner.waiting.entry(ticket) {
             std::collections::btree_map::Entry::Occupied(mut entry) => {
                 entry.get_mut().clone_from(waker);
+                false
             }
             std::collections::btree_map::Entry::Vacant(entry) => {
                 entry.insert(waker.clone());
+                was_here
             }
-        }
+        };
         if *inner.leader.get_or_insert(ticket) == ticket {
             // It is about to look at all shards. What is set after its look comes by `hasten`.
             inner.armed = NEVER;
         }
-        ticket
+        (ticket, called)
     }
 
     /// Says which deadline a worker that has entered found pending; returns the one it has to
@@ -106,11 +113,11 @@ impl WaitList {
         }
     }
 
-    /// Takes a worker off the list and sees to its duties.
+    /// Takes a worker off the list and sees to its duties. Every call is for one key: those that
+    /// the worker was given and does not need, it passes on.
     ///
-    /// `fired`: it made keys ready itself, and has called others for all of them but the one that
-    /// it leaves with; if it had been called for another key, that one is left to somebody else.
-    pub(crate) fn leave(&self, ticket: u64, why: Leave, fired: bool, wakers: &mut Wakers) {
+    /// `called_before`: what `enter` said, unless a look in between was in vain.
+    pub(crate) fn leave(&self, ticket: u64, why: Leave, called_before: bool, wakers: &mut Wakers) {
         let mut inner = self.0.lock();
         let called = inner.waiting.remove(&ticket).is_none();
         if inner.leader == Some(ticket) {
@@ -121,8 +128,10 @@ impl WaitList {
             }
         }
         drop(inner);
-        if called && (fired || why == Leave::Cancelled) {
-            self.call(1, wakers);
+        let calls = usize::from(called) + usize::from(called_before);
+        let needed = usize::from(why == Leave::Served);
+        if calls > needed {
+            self.call(calls - needed, wakers);
         }
     }
 
