@@ -77,16 +77,25 @@ impl List {
         Some(id)
     }
 
+    /// The member after `id`, which must be one too.
+    pub(crate) fn after(&self, store: &mut impl LinkStore, id: KeyId) -> Option<KeyId> {
+        (id != self.tail).then(|| store.links(id).next)
+    }
+
     /// Takes `id` out; it must be a member of this list.
+    ///
+    /// The first member's `prev` and the last one's `next` are never read, so that taking either
+    /// of them out touches no other entry.
     pub(crate) fn remove(&mut self, store: &mut impl LinkStore, id: KeyId) {
         let Links { prev, next } = *store.links(id);
-        match prev.some() {
-            Some(prev) => store.links(prev).next = next,
-            None => self.head = next,
-        }
-        match next.some() {
-            Some(next) => store.links(next).prev = prev,
-            None => self.tail = prev,
+        match (id == self.head, id == self.tail) {
+            (true, true) => *self = Self::EMPTY,
+            (true, false) => self.head = next,
+            (false, true) => self.tail = prev,
+            (false, false) => {
+                store.links(prev).next = next;
+                store.links(next).prev = prev;
+            }
         }
     }
 }
