@@ -48,7 +48,9 @@ impl Args {
     /// Reads the command line of this process; prints help or a fault and exits if need be.
     #[must_use]
     pub fn read() -> Command {
-        Self::parse().into_command()
+        Self::try_parse()
+            .unwrap_or_else(|error| with_commands(error).exit())
+            .into_command()
     }
 
     fn into_command(self) -> Command {
@@ -210,6 +212,30 @@ impl RunArgs {
             ..Options::default()
         })
     }
+}
+
+/// Adds to the refusal of an unknown command the ones that there are.
+fn with_commands(error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let command = Args::command();
+    let known: Vec<_> = command
+        .get_subcommands()
+        .map(clap::Command::get_name)
+        .collect();
+    let asked = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(name)) => name.clone(),
+        _ => String::new(),
+    };
+    Args::command().error(
+        ErrorKind::InvalidSubcommand,
+        format!(
+            "there is no command {asked:?}; there are {}",
+            known.join(", ")
+        ),
+    )
 }
 
 /// Does what the command line asks for; returns when it is done or was stopped by a signal.

@@ -95,8 +95,13 @@ mod tests {
         let start = Instant::now();
         let service = tower::service_fn(move |_: http::Request<Body>| async move {
             let (code, answer) = if start.elapsed() < well {
+                let reason = match code {
+                    403 => "Forbidden",
+                    404 => "NotFound",
+                    _ => "ServiceUnavailable",
+                };
                 let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure",
-                    "code": code, "message": "not today", "reason": "" });
+                    "code": code, "message": "not today", "reason": reason });
                 (code, status)
             } else {
                 let namespace = json!({ "apiVersion": "v1", "kind": "Namespace",

@@ -53,9 +53,9 @@ async fn dev_once_shows_every_step_and_exits_0() {
         "all but the External one call from a pod's address: {out}"
     );
     for (what, is_same_hash) in [(" replaced: pod ", false), (" recovered: pod ", true)] {
-        let line = out
+        let (_, line) = out
             .lines()
-            .find(|line| line.contains(what))
+            .find_map(|line| line.split_once(what))
             .unwrap_or_else(|| panic!("{what} in {out}"));
         let changes: Vec<_> = line
             .split(", ")
