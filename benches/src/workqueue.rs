@@ -68,7 +68,7 @@ fn run_with_keys<K: Key>(args: &Args) -> Result<(), Error> {
         )),
         ..QueueOptions::default()
     };
-    let fifo = |options| Ok(WorkQueue::with_order(options, Fifo::default).map_err(refused)?);
+    let fifo = |options| WorkQueue::with_order(options, Fifo::default).map_err(|e| refused(&e));
     match series.as_str() {
         "limit" => limit::<K>(&Bench::new::<K>(args, series)?),
         "workqueue" => scenario(&Bench::new::<K>(args, series)?, || fifo(options())),
@@ -85,13 +85,13 @@ fn run_with_keys<K: Key>(args: &Args) -> Result<(), Error> {
             })
         }),
         "workqueue-priority" => scenario(&Bench::new::<K>(args, series)?, || {
-            WorkQueue::with_order(options(), Priority::default).map_err(refused)
+            WorkQueue::with_order(options(), Priority::default).map_err(|e| refused(&e))
         }),
         _ => Err(Error::Unsupported(format!("series {series}"))),
     }
 }
 
-fn refused(error: workqueue::Error) -> Error {
+fn refused(error: &workqueue::Error) -> Error {
     Error::Usage(error.to_string())
 }
 
@@ -264,6 +264,9 @@ async fn pipeline<K: Key, O: Order<K>>(
             let mut random = SplitMix64(producer as u64 + 1);
             for _ in 0..share {
                 queue.add(&keys[random.below(keys.len())]);
+                // An add never waits. A loop of nothing else has to give way by itself: tokio runs
+                // what a task wakes on the same thread next, and others cannot take it over.
+                tokio::task::consume_budget().await;
             }
         });
     }
@@ -407,7 +410,8 @@ struct Rounds {
     acknowledged: AtomicU64,
 }
 
-const PAUSE: Duration = Duration::from_micros(200);
+const PAUSE_US: u64 = 200;
+const PAUSE: Duration = Duration::from_micros(PAUSE_US);
 
 impl Rounds {
     fn new(bench: &Bench) -> Arc<Self> {
@@ -443,8 +447,7 @@ impl Rounds {
     fn emit(&self, bench: &Bench, latencies: Vec<i64>) {
         let end = self.base.end();
         let [p50, p99, max, _] = quantiles(latencies);
-        let series =
-            bench.series(json!({ "rounds": self.rounds, "pause_us": PAUSE.as_micros() as u64 }));
+        let series = bench.series(json!({ "rounds": self.rounds, "pause_us": PAUSE_US }));
         series.emit(&end, "latency_p50_us", p50 / 1e3);
         series.emit(&end, "latency_p99_us", p99 / 1e3);
         series.emit(&end, "latency_max_us", max / 1e3);

@@ -306,7 +306,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
     pub(crate) fn add_with(&self, key: impl IntoKey<K>, hash: u64, options: AddOptions) {
         let priority = options.priority.unwrap_or(0);
         let (mut flags, mut counted) = (Flags::default(), Flags::default());
-        let mut wait = options.after;
+        let (mut wait, mut now) = (options.after, None);
         if options.rate_limited {
             if self.closed.load(Ordering::Relaxed) {
                 return;
@@ -320,7 +320,9 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
                     return;
                 }
             } else {
-                let limit = self.limiter.when(key, self.clock.now());
+                let at = self.clock.now();
+                let limit = self.limiter.when(key, at);
+                now = Some(self.epoch.nanos(at));
                 if wait.is_none_or(|wait| limit <= wait) {
                     flags.set(Flags::BACKOFF);
                     wait = Some(limit);
@@ -334,7 +336,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
         if options.origin == Origin::Reminder {
             flags.set(Flags::REMINDER);
         }
-        let now = self.now();
+        let now = now.unwrap_or_else(|| self.now());
         let deadline = now.saturating_add(saturating_nanos(wait)).min(NEVER - 1);
         let delay = Delay {
             now,
