@@ -139,6 +139,11 @@ pub struct Times {
           value_parser = between("100ms", "24h"))]
     drift_poll: Duration,
 
+    /// Age at which an instance that did not come up is deleted and made again.
+    #[arg(long, value_name = "TIME", env = "PXO_PROVISIONING_TIMEOUT", default_value = "15m",
+          value_parser = between("1s", "24h"))]
+    provisioning_timeout: Duration,
+
     /// Wait before the next step of work that goes on.
     #[arg(long, value_name = "TIME", env = "PXO_REQUEUE_NOW", default_value = "50ms",
           value_parser = between("1ms", "10s"))]
@@ -204,7 +209,7 @@ impl RunArgs {
                 quota_retry: times.quota_retry,
                 backoff_base: times.backoff_base,
                 backoff_max: times.backoff_max,
-                ..Timing::default()
+                provisioning_timeout: times.provisioning_timeout,
             },
             cluster_id: self.cluster_id,
             default_proxy_image: self.default_proxy_image,

@@ -24,6 +24,7 @@ impl ProxyReconciler {
             // What an older definition let in.
             (_, fault) => {
                 pass.draft.clear_endpoint();
+                pass.draft.drop_synced();
                 pass.draft.not_provisioned(
                     Reason::PermanentError,
                     fault.unwrap_or_else(|| "spec.endpoint is missing".to_owned()),

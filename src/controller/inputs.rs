@@ -49,6 +49,12 @@ impl Error {
         }
     }
 
+    /// The API server did not answer properly, which says nothing about the input.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(*self.fault, Fault::NoAnswer(..))
+    }
+
     /// The reason that the condition gets.
     #[must_use]
     pub fn reason(&self) -> Reason {
@@ -82,8 +88,10 @@ enum Fault {
     NoSecret(String),
     #[error("Secret {0} is being deleted; create it anew once it is gone")]
     BeingDeleted(String),
+    #[error("Secret {0} cannot be read: {1}; allow the operator to get it")]
+    Forbidden(String, String),
     #[error("Secret {0} cannot be read: {1}")]
-    Unreadable(String, String),
+    NoAnswer(String, String),
     #[error("Secret {} has no key {}; add it, or name another key", .0.name, .0.key)]
     NoKey(SecretKey),
     #[error("key {} of Secret {} is empty; give it a value", .0.key, .0.name)]
@@ -141,7 +149,10 @@ async fn fetch(
         kube_client::Error::Api(status) if status.is_not_found() => {
             Fault::NoSecret(name.to_owned())
         }
-        other => Fault::Unreadable(name.to_owned(), describe(&other)),
+        kube_client::Error::Api(status) if status.is_forbidden() => {
+            Fault::Forbidden(name.to_owned(), describe(&kube_client::Error::Api(status)))
+        }
+        other => Fault::NoAnswer(name.to_owned(), describe(&other)),
     })?;
     if secret.metadata.deletion_timestamp.is_some() {
         return Err(Fault::BeingDeleted(name.to_owned()));

@@ -84,7 +84,9 @@ impl ProxyReconciler {
             }
             // S-05: the instance serves on; what it should be is not known for now.
             Err(fault) => {
-                pass.draft.out_of_sync(fault.reason(), fault.to_string());
+                if !fault.is_transient() {
+                    pass.draft.out_of_sync(fault.reason(), fault.to_string());
+                }
                 keep_block_while_held(pass);
                 self.observe(pass, owner).await?;
                 return Err(fault.into());

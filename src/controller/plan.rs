@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use controller::finalizer;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
@@ -367,7 +368,7 @@ pub(crate) fn has_external_past(status: &ProxyStatus) -> bool {
 }
 
 pub(crate) fn has_finalizer(proxy: &Proxy) -> bool {
-    proxy.finalizers().iter().any(|name| name == FINALIZER)
+    finalizer::contains(proxy, FINALIZER)
 }
 
 pub(crate) fn annotation_of(proxy: &Proxy) -> Option<&str> {

@@ -1,5 +1,6 @@
 use serde_json::{Value, json};
 
+use super::super::testing::merge;
 use super::*;
 use crate::api::{ProxySpec, spec_hash};
 use crate::provider::fake::{FakeProvider, owner};
@@ -13,19 +14,8 @@ fn proxy(changes: Value) -> Proxy {
                       "finalizers": [FINALIZER], "annotations": {} },
         "spec": { "provider": "fake" }, "status": {},
     });
-    merge(&mut object, changes);
+    merge(&mut object, &changes);
     serde_json::from_value(object).expect("a Proxy")
-}
-
-fn merge(target: &mut Value, changes: Value) {
-    match (target, changes) {
-        (Value::Object(target), Value::Object(changes)) => {
-            for (key, value) in changes {
-                merge(target.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (target, value) => *target = value,
-    }
 }
 
 fn provisioned(status: &str, reason: &str, generation: i64) -> Value {
@@ -68,7 +58,7 @@ fn r04_a_deletion_comes_before_the_mode() {
     assert_eq!(dispatch(&proxy(external.clone())), Branch::External);
     assert_eq!(dispatch(&proxy(gone.clone())), Branch::Delete);
     let mut both = gone;
-    merge(&mut both, external);
+    merge(&mut both, &external);
     assert_eq!(dispatch(&proxy(both)), Branch::Delete);
 }
 
@@ -81,7 +71,7 @@ fn m1_to_m3_are_asked_in_this_order() {
     let moved = json!({ "status": { "provider": "old", "providerID": "old://1" } });
     let both = |a: &Value, b: &Value| {
         let mut both = a.clone();
-        merge(&mut both, b.clone());
+        merge(&mut both, b);
         both
     };
     let unknown = |name: &str| Gate::NotConfigured(name.to_owned());
@@ -300,7 +290,7 @@ fn e02_any_trace_of_a_managed_past_counts() {
     let clean = json!({ "metadata": { "finalizers": [] } });
     let with = |changes: Value| {
         let mut all = clean.clone();
-        merge(&mut all, changes);
+        merge(&mut all, &changes);
         has_managed_past(&proxy(all))
     };
     assert!(!with(json!({})));

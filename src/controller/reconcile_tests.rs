@@ -3,7 +3,7 @@ use serde_json::json;
 use super::super::testing::{INSTANCE, PATH, UID, World};
 use super::*;
 use crate::api::{
-    ABANDON_INSTANCE_ANNOTATION, FINALIZER, Proxy, SKIP_REPLACEMENT_ANNOTATION,
+    ABANDON_INSTANCE_ANNOTATION, FINALIZER, Mode, Proxy, SKIP_REPLACEMENT_ANNOTATION,
     SPEC_HASH_ANNOTATION,
 };
 use crate::provider::fake::{Fault, owner};
@@ -562,6 +562,40 @@ async fn m4_an_answer_that_is_no_secret_is_reported_without_its_content() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn s05_a_failed_read_of_a_secret_says_nothing_about_the_running_instance() {
+    let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
+    let mut world = World::new(&spec);
+    world.put_secret("b25l");
+    assert!(world.run().await);
+    world.server.take_writes();
+    let secret = json!({ "metadata": { "name": "boot" }, "data": "no answer of use" });
+    world.server.put("secrets/boot", secret);
+    world.provider.take_calls();
+    world.pass().await.expect_err("backoff");
+    assert_eq!(world.provider.take_calls(), ["get px-u1"], "M9 goes on");
+    world.put_secret("b25l");
+    world.ok().await;
+    assert!(world.server.take_writes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_external_proxy_with_a_fault_still_lets_its_managed_past_go() {
+    let mut world = settled(&managed()).await;
+    let endpoint = json!({ "host": "http://1.2.3.4", "port": 1 });
+    let spec = json!({ "mode": "External", "provider": null, "endpoint": endpoint });
+    world.server.edit(PATH, &json!({ "spec": spec }));
+    world.ok().await;
+    assert_eq!(world.condition("Synced"), "False/ReleasingInstance");
+    assert!(world.run().await);
+    assert!(world.provider.see(INSTANCE).is_none());
+    assert!(finalizers(&world.proxy()).is_empty());
+    assert_eq!(
+        (world.phase().as_str(), world.condition("Synced").as_str()),
+        ("Failed", "")
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn s05_a_deleted_secret_takes_no_proxy_out_of_service() {
     let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
     let mut world = World::new(&spec);
@@ -1091,7 +1125,7 @@ enum Meanwhile {
 #[tokio::test(start_paused = true)]
 async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance() {
     for meanwhile in [Meanwhile::Nothing, Meanwhile::Edit, Meanwhile::Delete] {
-        for start in ["create", "replace", "delete"] {
+        for start in ["create", "replace", "stop", "release", "delete"] {
             for first in 1.. {
                 let mut survived = false;
                 for second in 1..=3 {
@@ -1101,6 +1135,10 @@ async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance(
                     };
                     match start {
                         "replace" => world.server.edit(PATH, &json!({ "spec": { "port": 7 } })),
+                        "stop" => world
+                            .provider
+                            .change(INSTANCE, |instance| instance.state = InstanceState::Stopped),
+                        "release" => world.server.edit(PATH, &json!({ "spec": external() })),
                         "delete" => world.server.delete(PATH),
                         _ => {}
                     }
@@ -1111,6 +1149,11 @@ async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance(
                     match meanwhile {
                         Meanwhile::Nothing => {}
                         Meanwhile::Edit if world.server.get(PATH).is_none() => {}
+                        Meanwhile::Edit if start == "release" => {
+                            let back = json!({ "mode": "Managed", "provider": "fake",
+                                "endpoint": null });
+                            world.server.edit(PATH, &json!({ "spec": back }));
+                        }
                         Meanwhile::Edit => {
                             world.server.edit(PATH, &json!({ "spec": { "port": 9 } }))
                         }
@@ -1124,8 +1167,14 @@ async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance(
                         assert!(world.provider.see(INSTANCE).is_none(), "{case}");
                         continue;
                     }
-                    let instance = world.provider.see(INSTANCE).expect("one instance");
                     assert_eq!(world.phase(), "Ready", "{case}");
+                    if world.proxy().spec.mode == Mode::External {
+                        assert!(world.provider.see(INSTANCE).is_none(), "{case}");
+                        assert!(finalizers(&world.proxy()).is_empty(), "{case}");
+                        assert_eq!(world.status("providerID"), "", "{case}");
+                        continue;
+                    }
+                    let instance = world.provider.see(INSTANCE).expect("one instance");
                     assert_eq!(
                         world.status("instanceUID"),
                         instance.incarnation.as_str(),
@@ -1136,8 +1185,9 @@ async fn r08_dying_at_any_effect_twice_ends_in_the_same_state_with_one_instance(
                         plan::is_made_for(&instance, &wanted),
                         "{case}: made for the spec"
                     );
-                    let most =
-                        1 + u64::from(start == "replace") + u64::from(meanwhile == Meanwhile::Edit);
+                    let most = 1
+                        + u64::from(["replace", "stop"].contains(&start))
+                        + u64::from(meanwhile == Meanwhile::Edit);
                     assert!(
                         world.provider.made() <= most,
                         "{case}: made {}",

@@ -237,6 +237,7 @@ fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
 mod tests {
     use super::*;
     use crate::api::Phase;
+    use crate::controller::testing::merge;
     use proptest::prelude::*;
 
     fn at(second: i64) -> Timestamp {
@@ -313,31 +314,12 @@ mod tests {
         })
     }
 
-    /// RFC 7396, word for word.
-    fn apply(target: &mut Value, patch: &Value) {
-        let Value::Object(patch) = patch else {
-            *target = patch.clone();
-            return;
-        };
-        if !target.is_object() {
-            *target = json!({});
-        }
-        let fields = target.as_object_mut().expect("just made one");
-        for (key, value) in patch {
-            if value.is_null() {
-                fields.remove(key);
-            } else {
-                apply(fields.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-    }
-
     proptest! {
         #[test]
         fn a_merge_patch_leads_from_the_one_to_the_other(from in value(), to in value()) {
             let mut patched = from.clone();
             if let Some(patch) = merge_patch(&from, &to) {
-                apply(&mut patched, &patch);
+                merge(&mut patched, &patch);
             }
             prop_assert_eq!(patched, to);
         }

@@ -197,7 +197,7 @@ fn refusal(code: u16, reason: &str, message: &str) -> (u16, Value) {
 }
 
 /// RFC 7396.
-fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
         return;
