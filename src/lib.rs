@@ -110,7 +110,7 @@ pub enum Error {
     Cluster(#[from] cluster::Error),
     /// The controller failed.
     #[error(transparent)]
-    Controller(#[from] controller::Error),
+    Controller(#[from] Box<controller::Error>),
     /// Logging did not start.
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
@@ -179,8 +179,9 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         timing: options.timing,
         sync_timeout: options.sync_timeout,
         grace: options.grace,
-    })?;
-    operator.run(stop).await?;
+    })
+    .map_err(Box::new)?;
+    operator.run(stop).await.map_err(Box::new)?;
     Ok(())
 }
 

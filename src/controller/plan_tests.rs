@@ -7,14 +7,14 @@ use crate::provider::fake::{FakeProvider, owner};
 
 const POLL: Duration = Duration::from_secs(900);
 
-fn proxy(changes: Value) -> Proxy {
+fn proxy(changes: &Value) -> Proxy {
     let mut object = json!({
         "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
         "metadata": { "name": "a", "namespace": "crawl", "uid": "u1", "generation": 3,
                       "finalizers": [FINALIZER], "annotations": {} },
         "spec": { "provider": "fake" }, "status": {},
     });
-    merge(&mut object, &changes);
+    merge(&mut object, changes);
     serde_json::from_value(object).expect("a Proxy")
 }
 
@@ -54,12 +54,12 @@ fn recorded(incarnation: &str) -> ProxyStatus {
 fn r04_a_deletion_comes_before_the_mode() {
     let gone = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let external = json!({ "spec": { "mode": "External" } });
-    assert_eq!(dispatch(&proxy(json!({}))), Branch::Managed);
-    assert_eq!(dispatch(&proxy(external.clone())), Branch::External);
-    assert_eq!(dispatch(&proxy(gone.clone())), Branch::Delete);
+    assert_eq!(dispatch(&proxy(&json!({}))), Branch::Managed);
+    assert_eq!(dispatch(&proxy(&external)), Branch::External);
+    assert_eq!(dispatch(&proxy(&gone)), Branch::Delete);
     let mut both = gone;
     merge(&mut both, &external);
-    assert_eq!(dispatch(&proxy(both)), Branch::Delete);
+    assert_eq!(dispatch(&proxy(&both)), Branch::Delete);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn m1_to_m3_are_asked_in_this_order() {
         (json!({ "spec": { "provider": null } }), "fake", unknown("")),
         (moved, "fake", unknown("old")),
     ] {
-        let found = gate(&proxy(changes.clone()), |name| name == configured);
+        let found = gate(&proxy(&changes), |name| name == configured);
         assert_eq!(found, want, "{changes} with {configured}");
     }
 }
@@ -255,7 +255,7 @@ fn x01_to_x07_are_asked_in_this_order() {
         (moved, &["fake", "old"], release(&["old"])),
         (external, &["fake", "old"], release(&["fake", "old"])),
     ] {
-        let found = deletion(&proxy(changes.clone()), configured.iter().copied());
+        let found = deletion(&proxy(&changes), configured.iter().copied());
         assert_eq!(found, want, "{changes} with {configured:?}");
     }
 }
@@ -263,7 +263,7 @@ fn x01_to_x07_are_asked_in_this_order() {
 #[test]
 fn x07_only_the_value_true_abandons() {
     let asked = json!({ "metadata": { "annotations": { ABANDON_INSTANCE_ANNOTATION: "yes" } } });
-    assert_ne!(deletion(&proxy(asked), ["fake"]), Deletion::Abandon);
+    assert_ne!(deletion(&proxy(&asked), ["fake"]), Deletion::Abandon);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn e02_any_trace_of_a_managed_past_counts() {
     let with = |changes: Value| {
         let mut all = clean.clone();
         merge(&mut all, &changes);
-        has_managed_past(&proxy(all))
+        has_managed_past(&proxy(&all))
     };
     assert!(!with(json!({})));
     assert!(with(json!({ "metadata": { "finalizers": [FINALIZER] } })));
