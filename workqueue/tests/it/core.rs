@@ -82,6 +82,19 @@ fn q04_w03_any_number_of_adds_is_one_hand_out() {
     );
 }
 
+#[test]
+fn w03_the_end_of_a_run_calls_a_waiter_for_the_key_that_was_added_meanwhile() {
+    let (queue, _) = queue();
+    queue.add("a");
+    let item = queue.try_get().unwrap();
+    let mut waiter = Task::waiting(queue.get());
+    queue.add("a");
+    assert_eq!(waiter.wakes(), 0);
+    drop(item);
+    assert_eq!(waiter.wakes(), 1);
+    assert_eq!(waiter.output().map(|item| *item), Some("a"));
+}
+
 /// Notes which keys are running and complains about one that runs twice.
 #[derive(Default)]
 struct Runs {
