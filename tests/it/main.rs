@@ -8,6 +8,7 @@ mod kubectl;
 mod policy;
 mod random_kills;
 mod readme;
+mod start;
 
 /// The scenarios on the embedded API server.
 mod embedded {
