@@ -60,6 +60,15 @@ pub enum Error {
         /// The server's answer.
         message: String,
     },
+    /// A panic ended the informer: that of a handler under
+    /// [`OnPanic::Crash`](crate::OnPanic::Crash), or of the code that reads objects.
+    #[error("the informer of {informer} panicked: {message}")]
+    Panicked {
+        /// Name of the informer.
+        informer: String,
+        /// What the panic said.
+        message: String,
+    },
     /// An option has a value that cannot work.
     #[error("option `{option}`: {problem}")]
     InvalidOption {
@@ -102,7 +111,7 @@ pub enum Cause {
     Protocol,
     /// An object does not fit its type.
     Decode,
-    /// A watch ended at once without any event.
+    /// A watch ended at once without anything new.
     ShortWatch,
     /// The server's state went back: it began anew.
     BeganAnew,

@@ -4,9 +4,11 @@ use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube_core::discovery::ApiResource;
 use kube_core::{DynamicObject, Resource};
@@ -15,6 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::error::panic_text;
 use crate::{Error, Informer, InformerOptions, Synced, wait_for_cache_sync};
 
 /// What all informers of a factory begin with.
@@ -188,9 +191,17 @@ impl Factory {
         for member in state.members.values_mut().filter(|member| !member.started) {
             member.started = true;
             let run = (member.run)(self.stop.child_token());
-            let failures = Arc::clone(&failures);
+            let (failures, name) = (Arc::clone(&failures), member.synced.name());
             self.tasks.spawn(async move {
-                if let Err(error) = run.await {
+                let ended = AssertUnwindSafe(run).catch_unwind().await;
+                let outcome = ended.unwrap_or_else(|panic| {
+                    let message = panic_text(&*panic).to_owned();
+                    Err(Error::Panicked {
+                        informer: name,
+                        message,
+                    })
+                });
+                if let Err(error) = outcome {
                     tracing::error!(%error, "an informer ended");
                     failures.lock().push(error);
                 }
@@ -200,7 +211,8 @@ impl Factory {
     }
 
     /// Waits until all started informers have synced, or `stop`; tells for each by its name
-    /// whether it has. Cancel-safe.
+    /// whether it has. Informers that share a name, such as one of whole objects and one of their
+    /// metadata, have if all of them have. Cancel-safe.
     pub async fn wait_for_cache_sync(&self, stop: &CancellationToken) -> BTreeMap<String, bool> {
         let started: Vec<_> = {
             let state = self.state.lock();
@@ -210,16 +222,17 @@ impl Factory {
         let all: Vec<_> = started.iter().map(AsRef::as_ref).collect();
         // Those that are missing show as such below.
         drop(wait_for_cache_sync(stop, &all).await);
-        started
-            .iter()
-            .map(|one| (one.name(), one.has_synced()))
-            .collect()
+        let mut by_name = BTreeMap::new();
+        for one in started {
+            *by_name.entry(one.name()).or_insert(true) &= one.has_synced();
+        }
+        by_name
     }
 
     /// Ends all informers and waits for them; nothing can be started afterwards.
     ///
     /// # Errors
-    /// Those with which informers ended by themselves.
+    /// Those with which informers ended by themselves, a panic as [`Error::Panicked`].
     pub async fn shutdown(&self) -> Result<(), Vec<Error>> {
         let failures = {
             let mut state = self.state.lock();

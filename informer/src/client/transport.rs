@@ -29,6 +29,9 @@ pub struct CallOptions {
     pub timeout: Option<Duration>,
 }
 
+/// What is longer than this is no limit; it can still be added to any moment.
+const NO_LIMIT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// Times of calls by what they want.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
@@ -132,7 +135,7 @@ where
             call: intent.name(),
             after,
         };
-        let deadline = Instant::now() + after;
+        let deadline = Instant::now() + after.min(NO_LIMIT);
         let answer = tokio::time::timeout_at(deadline, self.attempts(request, deadline)).await;
         let response = answer.map_err(|_| BoxError::from(passed))??;
         tracing::Span::current().record("http.response.status_code", response.status().as_u16());
@@ -403,5 +406,16 @@ mod tests {
             let body = tokio::time::timeout(hour, response.into_body().collect()).await;
             assert_eq!(matches!(body, Ok(Err(_))), limited, "{uri}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_may_take_as_long_as_it_likes() {
+        let mut request = request("GET", POD, "");
+        request.extensions_mut().insert(CallOptions {
+            retry: true,
+            timeout: Some(Duration::MAX),
+        });
+        let outcome = call(request, &[]).await;
+        assert_eq!(outcome, (Ok(StatusCode::OK), 1));
     }
 }

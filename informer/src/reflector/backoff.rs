@@ -17,7 +17,7 @@ pub(crate) struct Backoff {
 pub struct BackoffOptions {
     /// First wait, before jitter.
     pub base: Duration,
-    /// Longest wait, before jitter.
+    /// Longest wait, before jitter; at most a day.
     pub max: Duration,
     /// A wait of d lasts between d and d·(1 + jitter).
     pub jitter: f64,

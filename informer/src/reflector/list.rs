@@ -45,6 +45,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         };
         self.finish(&built, &end.resource_version);
         self.state.listed(&first, pages, &end.resource_version);
+        self.asked_waits = 0;
         Ok(())
     }
 

@@ -91,8 +91,8 @@ pub enum ReflectorError {
     /// goes on.
     #[error(transparent)]
     Malformed(Box<Malformed>),
-    /// A watch ended at once without any event.
-    #[error("watch ended within 1 s and without any event")]
+    /// A watch ended at once without anything new.
+    #[error("watch ended within 1 s and without anything new")]
     ShortWatch,
     /// An object was announced as new at a version that the cache has passed.
     #[error("server announces {key} as new at a version already passed: its state began anew")]
@@ -154,6 +154,7 @@ pub(crate) struct Reflector<K> {
     streams: StreamMemory,
     /// Objects of the list in progress that could not be read.
     listed_unreadable: HashSet<ObjectKey>,
+    /// Failures in a row, without a successful call between them, that asked for a wait.
     asked_waits: u32,
     dice: SmallRng,
 }

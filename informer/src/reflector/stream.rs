@@ -18,7 +18,7 @@ use crate::{Cause, ObjectKey};
 const REFUSAL_HOLDS: Duration = Duration::from_secs(600);
 /// Streams that may end too early before an ordinary list is made.
 const MAX_EARLY_ENDS: u32 = 3;
-/// Silence after which an ordinary list is made.
+/// Time without any object after which an ordinary list is made.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// How often a missing end is told.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -151,16 +151,16 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             .lists
             .fetch_add(1, Ordering::Relaxed);
         let mut built = self.begin();
-        let mut last_frame = Instant::now();
+        let mut last_progress = Instant::now();
         let mut next_warning = watch.began + WARN_INTERVAL;
         loop {
             let wait = tokio::time::timeout_at(
-                next_warning.min(last_frame + MAX_SILENCE),
+                next_warning.min(last_progress + MAX_SILENCE),
                 watch.stream.next(),
             );
             let Ok(arrived) = wait.await else {
                 let now = Instant::now();
-                if now >= last_frame + MAX_SILENCE {
+                if now >= last_progress + MAX_SILENCE {
                     return Err(Unfilled::Silence);
                 }
                 next_warning = now + WARN_INTERVAL;
@@ -176,12 +176,18 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 );
                 continue;
             };
-            last_frame = Instant::now();
             let batch = match arrived {
                 None => return Err(Unfilled::EarlyEnd),
                 Some(Err(error)) => return Err(Unfilled::Failed(ReflectorError::Watch(error))),
                 Some(Ok(batch)) => batch,
             };
+            // A server that does not know streamed lists sends bookmarks for ever, and no end.
+            if !batch
+                .iter()
+                .all(|event| matches!(event, WatchEvent::Bookmark { .. }))
+            {
+                last_progress = Instant::now();
+            }
             let mut rest = batch.into_iter();
             while let Some(event) = rest.next() {
                 let end = self
@@ -221,9 +227,10 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 }
             }
             WatchEvent::Malformed(malformed) if malformed.deleted => {
-                if let Some(key) = &malformed.key {
-                    built.remove(key);
-                }
+                let Some(key) = &malformed.key else {
+                    return Err(ReflectorError::Malformed(malformed));
+                };
+                built.remove(key);
                 self.skip(malformed)?;
             }
             WatchEvent::Malformed(malformed) => self.take_listed(Err(malformed), built)?,

@@ -14,7 +14,7 @@ use crate::ObjectKey;
 use crate::source::{self, Malformed, WatchEvent, WatchRequest, WatchStream};
 use crate::store::Delta;
 
-/// A watch shorter than this and without events failed.
+/// A watch shorter than this that brought nothing new failed.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// How long after its own timeout a watch is given up.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub(super) struct OpenWatch<K> {
     pub(super) began: Instant,
     /// When it is given up.
     pub(super) end: Instant,
-    /// Nothing has arrived yet.
+    /// It has brought the store to no new version.
     pub(super) silent: bool,
     /// The version of an event is a point to resume from.
     pub(super) resumable: bool,
@@ -90,6 +90,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 after,
             }))
             .map_err(ReflectorError::OpenWatch)?;
+        self.asked_waits = 0;
         self.core
             .progress
             .stats
@@ -107,12 +108,13 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
 
     async fn follow(&mut self, mut watch: OpenWatch<K>) -> Result<(), (Step, ReflectorError)> {
         self.reporter.watching();
+        let from = self.state.version().to_owned();
         // A peer that neither sends nor ends is given up as if it had ended the watch.
         while let Ok(Some(batch)) = tokio::time::timeout_at(watch.end, watch.stream.next()).await {
-            watch.silent = false;
             let batch = batch.map_err(|error| (Step::Watch, ReflectorError::Watch(error)))?;
             self.take_batch(batch, &mut watch.resumable)
                 .map_err(|error| (Step::Watch, error))?;
+            watch.silent &= self.state.version() == from;
             // A full buffer of frames must not keep the thread from others.
             tokio::task::coop::consume_budget().await;
         }
@@ -171,6 +173,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         resumable: &mut bool,
     ) -> Result<Option<String>, ReflectorError> {
         let added = matches!(event, WatchEvent::Added(_));
+        let deleted = matches!(event, WatchEvent::Deleted(_));
         let (object, wrap): (K, fn(K) -> Delta<K>) = match event {
             WatchEvent::Error(status) => {
                 return Err(ReflectorError::Watch(source::Error::status(*status)));
@@ -203,7 +206,10 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     .remove(|| ObjectKey::try_of(&object));
                 deltas.push(wrap(object));
             }
-            Err(malformed) => self.skip(malformed)?,
+            Err(mut malformed) => {
+                malformed.deleted = deleted;
+                self.leave_out(malformed, deltas)?;
+            }
         }
         Ok(version)
     }
@@ -219,12 +225,23 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             .events
             .fetch_add(1, Ordering::Relaxed);
         let version = malformed.resource_version.clone();
-        if malformed.deleted
-            && let Some(key) = &malformed.key
-        {
+        self.leave_out(malformed, deltas)?;
+        Ok(version)
+    }
+
+    /// Leaves an object out whose state cannot be used. That it is gone counts all the same.
+    fn leave_out(
+        &mut self,
+        malformed: Box<Malformed>,
+        deltas: &mut Vec<Delta<K>>,
+    ) -> Result<(), ReflectorError> {
+        if malformed.deleted {
+            let Some(key) = &malformed.key else {
+                // Which object is gone only a list can tell.
+                return Err(ReflectorError::Malformed(malformed));
+            };
             deltas.push(Delta::Vanished(key.clone()));
         }
-        self.skip(malformed)?;
-        Ok(version)
+        self.skip(malformed)
     }
 }

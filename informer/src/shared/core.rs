@@ -48,6 +48,7 @@ struct Member<K> {
 #[derive(Debug)]
 struct Resync {
     period: Duration,
+    /// None before the start, and where it lies beyond what can be expressed.
     due: Option<Instant>,
 }
 
@@ -123,7 +124,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             let running = matches!(fanout.phase, Phase::Running { .. });
             Resync {
                 period,
-                due: running.then(|| Instant::now() + period),
+                due: Instant::now().checked_add(period).filter(|_| running),
             }
         });
         if let Phase::Running { tasks, stop } = &fanout.phase {
@@ -196,7 +197,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         for member in &mut fanout.members {
             self.spawn(&member.subscriber, &running.tasks, &running.stop);
             if let Some(resync) = &mut member.resync {
-                resync.due = Some(now + resync.period);
+                resync.due = now.checked_add(resync.period);
             }
         }
         fanout.check_period = fanout
@@ -285,6 +286,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
 
     fn resync_due(&self, now: Instant) {
         let mut fanout = self.fanout.lock();
+        fanout.let_go();
         let synced = fanout.synced;
         let version = self.store.version();
         for member in &mut fanout.members {
@@ -315,9 +317,14 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
 }
 
 impl<K: Resource + Send + Sync + 'static> Fanout<K> {
-    fn hand_out(&mut self, changes: Vec<Change<K>>, initial: bool) {
+    /// Drops the handlers that were removed, with what waits for them.
+    fn let_go(&mut self) {
         self.members
             .retain(|member| !member.subscriber.is_removed());
+    }
+
+    fn hand_out(&mut self, changes: Vec<Change<K>>, initial: bool) {
+        self.let_go();
         for change in changes {
             let event = match change {
                 Change::Added(object) => Event::Added {

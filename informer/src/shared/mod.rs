@@ -31,6 +31,8 @@ pub use self::progress::{Stats, Status};
 pub use self::queue::Buffer;
 pub use self::subscriber::{HandlerOptions, OnPanic, OnStop, Registration};
 
+/// Longest value for times that grow at random.
+const MAX_SPAN: Duration = Duration::from_secs(24 * 3600);
 /// Shortest value for the least watch timeout.
 const MIN_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -66,7 +68,8 @@ pub struct InformerOptions<K> {
     pub open_timeout: Duration,
     /// Take the initial state as the first events of the watch, where the server can.
     pub watch_list: bool,
-    /// A watch ends after a random time between this and twice this; at least 5 minutes.
+    /// A watch ends after a random time between this and twice this; at least 5 minutes, at most
+    /// a day.
     pub min_watch_timeout: Duration,
     /// Waits after failures.
     pub backoff: ReflectorBackoff,
@@ -516,8 +519,14 @@ fn validate<K>(options: &InformerOptions<K>) -> Result<(), Error> {
         );
     }
     let backoff = &options.backoff;
-    if backoff.base.is_zero() || backoff.max < backoff.base {
-        return refuse("backoff", "base must be above zero and max not below base");
+    if backoff.base.is_zero() || backoff.max < backoff.base || backoff.max > MAX_SPAN {
+        return refuse(
+            "backoff",
+            "base must be above zero, max not below base and at most a day",
+        );
+    }
+    if options.min_watch_timeout > MAX_SPAN {
+        return refuse("min_watch_timeout", "longer than a day");
     }
     if !(0.0..=10.0).contains(&backoff.jitter) {
         return refuse("backoff", "jitter must lie between 0 and 10");

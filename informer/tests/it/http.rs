@@ -12,7 +12,10 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use informer::source::{self, KubeSource, ListEnd, ListPart, ListRequest, ListVersion};
 use informer::source::{ListWatch, Scope, WatchEvent, WatchRequest};
-use informer::{Cause, Cut, Event, Informer, InformerOptions, MetadataOnly};
+use informer::{
+    Cause, Cut, Error, Event, Factory, FactoryOptions, HandlerOptions, Informer, InformerOptions,
+    MetadataOnly, OnPanic,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube_client::Client;
 use kube_client::client::Body;
@@ -398,4 +401,35 @@ async fn a_server_that_nobody_runs_is_refused_and_named_so() {
     );
     stop.cancel();
     task.join_next().await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_factory_tells_of_an_informer_that_panicked_and_of_one_that_has_not_synced() {
+    let list = r#"{"kind":"ConfigMapList","metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"a"}}]}"#;
+    let wire = Wire::with([answer(200, list)]);
+    let factory = Factory::new(wire.client(), FactoryOptions::default());
+    let configs = factory
+        .informer_with::<ConfigMap>(|options| options.watch_list = false)
+        .unwrap();
+    let crash = HandlerOptions {
+        on_panic: OnPanic::Crash,
+        ..HandlerOptions::default()
+    };
+    let handler = |_: &Event<ConfigMap>| panic!("for all to see");
+    configs.add_handler_with("crash", handler, crash).unwrap();
+    factory.start().unwrap();
+    configs.synced().await;
+    // Same name, and no answer to its list.
+    factory.informer::<MetadataOnly<ConfigMap>>().unwrap();
+    factory.start().unwrap();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let synced = factory.wait_for_cache_sync(&stop).await;
+    assert_eq!(synced, [("ConfigMap".to_owned(), false)].into());
+    let failures = factory.shutdown().await.unwrap_err();
+    assert!(
+        matches!(&failures[..], [Error::Panicked { informer, message }]
+            if informer == "ConfigMap" && message == "for all to see"),
+        "{failures:?}"
+    );
 }

@@ -5,6 +5,7 @@
 mod cluster;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod http;
+mod lister;
 mod model;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod real;
@@ -14,3 +15,4 @@ mod scenarios;
 mod shared;
 mod stream;
 mod support;
+mod unreadable;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use informer::source::WatchEvent;
 use informer::source::scripted::ListAnswer;
 use informer::{
-    Buffer, Cause, Error, Event, Filtered, HandlerOptions, InformerOptions, ObjectKey, OnPanic,
-    OnStop, Registration, Synced, wait_for_cache_sync,
+    Buffer, Cause, Error, Event, Filtered, HandlerOptions, InformerOptions, OnPanic, OnStop,
+    Registration, Synced, wait_for_cache_sync,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use parking_lot::Mutex;
@@ -568,7 +568,10 @@ async fn h14_a_stuck_handlers_queue_is_bounded_and_ends_at_the_last_state() {
         feed.send_batch(batch);
         settle().await;
         let waiting = informer.queue_lengths()[0].1;
-        assert!(waiting <= LIMIT + 2000, "{waiting} events wait");
+        assert!(
+            waiting <= LIMIT + 3 * KEYS as usize,
+            "{waiting} events wait"
+        );
     }
     gate.cancel();
     settle().await;
@@ -661,98 +664,6 @@ async fn dropping_the_run_stops_the_handlers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s4_i70_listers_select_by_namespace_labels_and_index() {
-    use kube_core::{Expression, Selector};
-    let (source, informer) = scripted(InformerOptions::default());
-    informer
-        .add_index("first", |object: &ConfigMap| {
-            object
-                .metadata
-                .name
-                .iter()
-                .map(|name| name[..1].to_owned())
-                .collect()
-        })
-        .unwrap();
-    let mut objects = vec![object("ab", 1), object("ac", 2), object("b", 3)];
-    objects[0].metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
-    objects[2].metadata.labels = Some([("app".to_owned(), "web".to_owned())].into());
-    objects[2].metadata.namespace = Some("m".to_owned());
-    source.list(ListAnswer::all(objects, "10"));
-    let _run = Run::start(&informer);
-    informer.synced().await;
-    let lister = informer.lister();
-    let web: Selector = Expression::Equal("app".to_owned(), "web".to_owned()).into();
-    let named = |mut objects: Vec<Arc<ConfigMap>>| {
-        objects.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        objects
-            .iter()
-            .map(|object| object.metadata.name.clone().unwrap())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(named(lister.list()), ["ab", "ac", "b"]);
-    assert_eq!(named(lister.namespace("n")), ["ab", "ac"]);
-    assert_eq!(named(lister.namespace("none")), Vec::<String>::new());
-    assert_eq!(named(lister.select(None, &web)), ["ab", "b"]);
-    assert_eq!(named(lister.select(Some("m"), &web)), ["b"]);
-    assert_eq!(named(lister.by_index("first", "a").unwrap()), ["ab", "ac"]);
-    assert_eq!(
-        lister.index_keys("first", "b").unwrap(),
-        [ObjectKey::namespaced("m", "b")]
-    );
-    let mut values = lister.index_values("first").unwrap();
-    values.sort();
-    assert_eq!(
-        values.iter().map(|value| &**value).collect::<Vec<_>>(),
-        ["a", "b"]
-    );
-    assert!(matches!(
-        lister.by_index("last", "a"),
-        Err(Error::UnknownIndex { .. })
-    ));
-    let missing = lister
-        .require(&ObjectKey::namespaced("n", "x"))
-        .unwrap_err();
-    assert_eq!(missing.to_string(), "ConfigMap n/x is not in the cache");
-}
-
-#[tokio::test(start_paused = true)]
-async fn bad_options_are_refused_by_name() {
-    let source = informer::source::scripted::Scripted::<ConfigMap>::new();
-    let refuse = |options: InformerOptions<ConfigMap>| match informer::Informer::from_source(
-        "ConfigMap",
-        source.clone(),
-        options,
-    ) {
-        Err(Error::InvalidOption { option, .. }) => option,
-        other => panic!("accepted: {other:?}"),
-    };
-    let default = InformerOptions::default;
-    assert_eq!(
-        refuse(InformerOptions {
-            page_size: Some(0),
-            ..default()
-        }),
-        "page_size"
-    );
-    assert_eq!(
-        refuse(InformerOptions {
-            namespace: Some(String::new()),
-            ..default()
-        }),
-        "namespace"
-    );
-    let zero = Duration::ZERO;
-    assert_eq!(
-        refuse(InformerOptions {
-            list_timeout: zero,
-            ..default()
-        }),
-        "list_timeout/open_timeout"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn i92_a_filtered_handler_sees_objects_come_and_go_by_the_filter() {
     let (source, informer) = scripted(InformerOptions::default());
     source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
@@ -775,4 +686,48 @@ async fn i92_a_filtered_handler_sees_objects_come_and_go_by_the_filter() {
         log.take(),
         ["+b@2!", "+a@12", "a@12~a@14", "-a@14", "-b@18"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn i92_a_filtered_handler_hears_of_each_end_however_far_it_is_behind() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 2)], "10"));
+    let feed = source.watch();
+    let log = Log::default();
+    let even = |object: &ConfigMap| {
+        let version = object.metadata.resource_version.as_deref().unwrap_or("1");
+        version.parse::<u64>().is_ok_and(|version| version % 2 == 0)
+    };
+    let merging = options(|o| o.buffer = Buffer::Coalesce(0));
+    informer
+        .add_handler_with("even", Filtered::new(even, log.handler()), merging)
+        .unwrap();
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    settle().await;
+    feed.send_batch(vec![
+        WatchEvent::Modified(object("a", 11)),
+        WatchEvent::Deleted(object("a", 13)),
+    ]);
+    settle().await;
+    assert_eq!(log.take(), ["+a@2!", "-a@2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resync_beyond_all_time_never_comes() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let _feed = source.watch();
+    let log = Log::default();
+    let never = || options(|o| o.resync = Some(Duration::MAX));
+    informer
+        .add_handler_with("early", log.handler(), never())
+        .unwrap();
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    informer
+        .add_handler_with("late", log.handler(), never())
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(log.take(), ["+a@1!", "+a@1!"]);
 }

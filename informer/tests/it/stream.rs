@@ -150,6 +150,22 @@ async fn r16_a_late_bookmark_is_warned_of_each_ten_seconds_and_none_leads_to_a_l
 }
 
 #[tokio::test(start_paused = true)]
+async fn i24_bookmarks_alone_are_no_progress_of_a_stream() {
+    let (source, informer) = streaming();
+    let feed = source.watch();
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let _run = Run::start(&informer);
+    feed.send(WatchEvent::Added(object("a", 1)));
+    for version in ["2", "3", "4"] {
+        assert!(!informer.has_synced());
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        feed.send(bookmark(version));
+    }
+    assert_eq!(source.summaries()[1], "list 0 limit=500");
+    assert!(informer.has_synced());
+}
+
+#[tokio::test(start_paused = true)]
 async fn i24_three_streams_that_end_early_lead_to_a_list() {
     let (source, informer) = streaming();
     for _ in 0..3 {

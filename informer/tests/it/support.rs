@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use informer::source::scripted::Scripted;
-use informer::source::{self, WatchEvent};
+use informer::source::{self, Malformed, WatchEvent};
 use informer::{Event, Informer, InformerOptions, ObjectKey};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube_core::{ObjectMeta, Status};
@@ -48,6 +48,19 @@ pub(crate) fn status(code: u16, reason: &str) -> Status {
 
 pub(crate) fn refusal(code: u16, reason: &str) -> source::Error {
     source::Error::status(status(code, reason))
+}
+
+/// An object of which only the name and the version can be read.
+pub(crate) fn malformed(name: &str, version: Option<&str>) -> Box<Malformed> {
+    Box::new(Malformed {
+        kind: "ConfigMap".to_owned(),
+        key: Some(key(name)),
+        uid: None,
+        resource_version: version.map(str::to_owned),
+        path: "data".to_owned(),
+        problem: "found a string".to_owned(),
+        deleted: false,
+    })
 }
 
 /// An event as a short text: `+a@1` (`+a@1!` of the initial list), `a@1~a@2`, `-a@3`, `-?a@3`.
