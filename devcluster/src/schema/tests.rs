@@ -204,6 +204,60 @@ fn schema_and_object() -> impl Strategy<Value = (Value, Value)> {
     any_json().prop_map(move |object| (schema.clone(), object))
 }
 
+/// What a rule says of a list of `n` numbers.
+fn judged_with(rule: &str, n: usize) -> Vec<String> {
+    let schema = json!({"type": "object", "properties": {"spec": {
+        "type": "object",
+        "properties": {"l": {"type": "array", "maxItems": 100_000, "items": {"type": "integer"}}},
+        "x-kubernetes-validations": [{"rule": rule}],
+    }}});
+    let schema = CompiledSchema::compile(&schema, "").unwrap();
+    told(&schema.validate(&json!({"spec": {"l": vec![1; n]}}), None))
+}
+
+/// The evaluator copies lists: what costs the real server a step for each item costs it one for
+/// each pair of items.
+#[test]
+fn c6_a_rule_that_would_copy_for_minutes_is_refused_before_it_runs() {
+    let quadratic = [
+        "self.l.map(x, x).size() >= 0",
+        "self.l.filter(x, x > 0).size() >= 0",
+        "self.l.map(x, 1).size() >= 0",
+        "self.l.all(x, self.l.size() > 0)",
+        "self.l.all(x, self.l[0] == x)",
+    ];
+    for rule in quadratic {
+        assert_eq!(judged_with(rule, 300), Vec::<String>::new(), "{rule}");
+        let told = judged_with(rule, 50_000);
+        assert!(
+            matches!(told.as_slice(), [one] if one.contains("spec") && one.contains("budget")),
+            "{rule}: {told:?}"
+        );
+    }
+    let linear = "self.l.all(x, x > 0)";
+    assert_eq!(judged_with(linear, 50_000), Vec::<String>::new());
+}
+
+#[test]
+fn c6_a_rule_that_would_overflow_the_stack_does_not_compile() {
+    let n = 20_000;
+    let endless = [
+        format!("{} > 0", vec!["1"; n].join("+")),
+        format!("self{} == 1", ".l".repeat(n)),
+        format!("self{} == 1", "[0]".repeat(n)),
+        format!("{} in []", vec!["1"; n].join(" in ")),
+        format!("{}1{} > 0", "(".repeat(n), ")".repeat(n)),
+    ];
+    for rule in endless {
+        let schema = json!({"type": "object", "properties": {"spec": {
+            "type": "object", "x-kubernetes-validations": [{"rule": rule}],
+        }}});
+        let errors = CompiledSchema::compile(&schema, "").unwrap_err();
+        let told = told(&errors);
+        assert!(told[0].contains("recursion limit"), "{:.300}", told[0]);
+    }
+}
+
 proptest! {
     #[test]
     fn no_definition_and_no_schema_can_cause_a_panic(schema in any_json(), object in any_json()) {

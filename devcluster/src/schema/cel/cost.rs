@@ -2,12 +2,16 @@
 //!
 //! Costs are those of the real server's estimator, so that it and this crate refuse the same
 //! rules as too expensive. One unit is about one simple operation.
+//!
+//! The same estimate with the sizes of one object bounds what its validation may cost, see
+//! [`OBJECT_LIMIT`]: the evaluator cannot be interrupted.
 
 use std::collections::BTreeMap;
 
 use kube_cel::cel::Program;
 use kube_cel::cel::common::ast::operators;
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue};
+use serde_json::Value;
 
 use super::value;
 use crate::schema::structural::{Additional, Schema};
@@ -16,6 +20,16 @@ use crate::schema::structural::{Additional, Schema};
 pub(super) const RULE_LIMIT: u64 = 10_000_000;
 /// The most that all rules of a schema may cost together.
 pub(super) const SCHEMA_LIMIT: u64 = 100_000_000;
+
+/// The most that all rules may cost on one object, told from the sizes of its values before they
+/// run.
+pub(super) const OBJECT_LIMIT: u64 = 10_000_000;
+/// Copying a value, for each value in it: the evaluator copies what is selected, what is handed to
+/// a function and, for each item that a macro adds to a list, the whole list.
+const COPY: (u64, u64) = (1, 10);
+
+/// The most bytes of an object's name.
+const MAX_NAME_BYTES: u64 = 253;
 
 /// The most bytes of a request, which bounds what the schema does not.
 const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
@@ -28,6 +42,9 @@ pub(super) struct Bound {
     /// Whether values are compared in one step, as numbers are.
     is_scalar: bool,
     below: Below,
+    /// Values in it, itself included, if it is the bound of an object's own values; else 0, so
+    /// that nothing is charged for copies.
+    weight: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -40,11 +57,12 @@ enum Below {
 
 impl Bound {
     /// A number or flag; the estimator takes those of the schema as of no size.
-    fn scalar(size: u64) -> Self {
+    pub(super) fn scalar(size: u64) -> Self {
         Self {
             size: Some(size),
             is_scalar: true,
             below: Below::Nothing,
+            weight: 0,
         }
     }
 
@@ -61,6 +79,7 @@ impl Bound {
             size,
             is_scalar: false,
             below,
+            weight: 0,
         }
     }
 
@@ -120,6 +139,66 @@ impl Bound {
         })
     }
 
+    /// The bound of `value` itself, as rules of `schema` see it. Cost: one pass over the value.
+    pub(super) fn of_value(schema: &Schema, value: &Value, is_root: bool) -> Self {
+        Self::of_values(schema, &[value], is_root)
+    }
+
+    /// The bound of any of `values`.
+    fn of_values(schema: &Schema, values: &[&Value], is_root: bool) -> Self {
+        let most = |size: fn(&Value) -> usize| {
+            let sizes = values.iter().map(|value| size(value));
+            sizes.max().unwrap_or(0) as u64
+        };
+        let mut bound = if let Some(of) = schema.items.as_deref() {
+            let items: Vec<&Value> = values
+                .iter()
+                .filter_map(|value| value.as_array())
+                .flatten()
+                .collect();
+            let size = most(|value| value.as_array().map_or(0, Vec::len));
+            let below = Self::of_values(of, &items, of.embedded);
+            Self::sized(Some(size), Below::Items(Box::new(below)))
+        } else if let Some(of) = schema.additional_schema() {
+            let members: Vec<&Value> = values
+                .iter()
+                .filter_map(|value| value.as_object())
+                .flat_map(|object| object.values())
+                .collect();
+            let size = most(|value| value.as_object().map_or(0, serde_json::Map::len));
+            let below = Self::of_values(of, &members, of.embedded);
+            Self::sized(Some(size), Below::Values(Box::new(below)))
+        } else if values.iter().any(|value| value.is_object()) {
+            Self::of_members(schema, values, is_root)
+        } else if values.iter().any(|value| value.is_string()) {
+            Self::text(most(|value| value.as_str().map_or(0, str::len)))
+        } else {
+            Self::scalar(0)
+        };
+        bound.weight = bound.weight.max(most(count));
+        bound
+    }
+
+    fn of_members(schema: &Schema, values: &[&Value], is_root: bool) -> Self {
+        let mut fields = BTreeMap::new();
+        for (name, property) in &schema.properties {
+            let members: Vec<&Value> = values.iter().filter_map(|value| value.get(name)).collect();
+            let bound = Self::of_values(property, &members, property.embedded);
+            if let Some(name) = value::escape(name) {
+                fields.insert(name, bound);
+            }
+        }
+        if is_root {
+            let text = || Self::text(MAX_NAME_BYTES);
+            let names = ["name", "generateName"].map(|name| (name.to_owned(), text()));
+            let metadata = Self::sized(None, Below::Fields(names.into()));
+            fields.insert("metadata".to_owned(), metadata);
+            fields.insert("apiVersion".to_owned(), text());
+            fields.insert("kind".to_owned(), text());
+        }
+        Self::sized(None, Below::Fields(fields))
+    }
+
     fn of_object(schema: &Schema, is_root: bool) -> (Self, u64) {
         let mut fields = BTreeMap::new();
         let mut least = 2;
@@ -143,6 +222,15 @@ impl Bound {
             fields.insert("kind".to_owned(), text());
         }
         (Self::sized(None, Below::Fields(fields)), least)
+    }
+}
+
+/// The values in a value, itself included.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),
+        _ => 1,
     }
 }
 
@@ -187,6 +275,12 @@ pub(super) fn of_program(program: &Program, this: &Bound, old_self: &Bound) -> u
         ],
     };
     scope.cost(&program.expression().expr).0
+}
+
+/// The most that one run of `program` costs on values of these bounds, handing them over included.
+pub(super) fn of_run(program: &Program, this: &Bound, old_self: &Bound) -> u64 {
+    let handed_over = this.weight.saturating_add(old_self.weight);
+    of_program(program, this, old_self).saturating_add(scaled(handed_over, COPY))
 }
 
 /// The sentence about a cost over its limit.
@@ -255,7 +349,8 @@ impl Scope {
                 if select.test {
                     (cost, Bound::scalar(1))
                 } else {
-                    (cost + step, found)
+                    let copy = scaled(found.weight, COPY);
+                    (sum(&[cost, step, copy]), found)
                 }
             }
             Expr::List(list) => {
@@ -315,13 +410,21 @@ impl Scope {
         let (result_cost, _) = self.cost(&comprehension.result.expr);
         self.variables.truncate(depth);
         let loop_cost = count.saturating_mul(condition_cost.saturating_add(step_cost));
-        let cost = sum(&[range_cost, init_cost, loop_cost, result_cost]);
+        let mut cost = sum(&[range_cost, init_cost, loop_cost, result_cost]);
         let bound = if builds_list {
             let item = match step.below {
                 Below::Items(of) => of,
                 _ => Box::new(Bound::unknown()),
             };
-            Bound::sized(Some(count), Below::Items(item))
+            let weight = count.saturating_mul(item.weight.max(1));
+            let mut built = Bound::sized(Some(count), Below::Items(item));
+            if range.weight > 0 {
+                built.weight = weight;
+                // The list is copied for each item; it has half of them on average.
+                let copies = built.weight.saturating_mul(count) / 2;
+                cost = cost.saturating_add(scaled(copies, COPY));
+            }
+            built
         } else {
             init
         };
@@ -346,8 +449,12 @@ impl Scope {
             .iter()
             .map(|argument| self.cost(&argument.expr))
             .unzip();
+        let copied = arguments
+            .iter()
+            .chain(target.as_ref())
+            .fold(0_u64, |sum, bound| sum.saturating_add(bound.weight));
         let name = call.func_name.as_str();
-        let (own, result) = match (name, costs.as_slice()) {
+        let (own, mut result) = match (name, costs.as_slice()) {
             (operators::CONDITIONAL, [condition, yes, no]) => {
                 let result = arguments.into_iter().skip(1).max_by_key(Bound::max);
                 return (
@@ -358,7 +465,11 @@ impl Scope {
             (operators::LOGICAL_AND | operators::LOGICAL_OR, _) => (0, Bound::scalar(1)),
             _ => function_cost(name, target.as_ref(), &arguments),
         };
-        (sum(&[target_cost, own, sum(&costs)]), result)
+        if copied > 0 {
+            result.weight = result.weight.max(result.size.unwrap_or(0)).max(1);
+        }
+        let copy = scaled(copied, COPY);
+        (sum(&[target_cost, own, copy, sum(&costs)]), result)
     }
 }
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use kube_cel::cel::{ExecutionError, Program, Value as CelValue};
 use serde_json::Value;
 
+use super::cost::{self, Bound};
 use super::{Rule, Rules, environment, value};
 use crate::schema::correlate;
 use crate::schema::field_error::{ErrorKind, FieldError};
@@ -24,7 +25,11 @@ pub(in crate::schema) fn validate(
     old: Option<&Value>,
     is_root: bool,
 ) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+    let mut run = Run {
+        errors: Vec::new(),
+        budget: cost::OBJECT_LIMIT,
+        is_spent: false,
+    };
     let pair = old.map(|old| (new, old));
     walk(
         Node {
@@ -37,9 +42,37 @@ pub(in crate::schema) fn validate(
             is_root,
         },
         true,
-        &mut errors,
+        &mut run,
     );
-    errors
+    run.errors
+}
+
+/// One validation of an object.
+struct Run {
+    errors: Vec<FieldError>,
+    /// What the rules that follow may cost.
+    budget: u64,
+    /// A rule did not fit in; those after it are not looked at.
+    is_spent: bool,
+}
+
+impl Run {
+    /// Takes the cost of a rule out of the budget; whether it may run.
+    fn afford(&mut self, node: Node<'_>, cost: u64) -> bool {
+        match self.budget.checked_sub(cost) {
+            Some(left) => self.budget = left,
+            None => {
+                self.is_spent = true;
+                self.errors.push(FieldError::invalid(
+                    node.at,
+                    Value::from(node.schema.type_name.as_str()),
+                    "validation failed due to running out of cost budget, no further validation \
+                     rules will be run: make lists, maps and texts of the object smaller",
+                ));
+            }
+        }
+        !self.is_spent
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -54,12 +87,12 @@ struct Node<'a> {
     is_root: bool,
 }
 
-fn walk(node: Node<'_>, is_top: bool, errors: &mut Vec<FieldError>) {
-    if node.new.is_null() {
+fn walk(node: Node<'_>, is_top: bool, run: &mut Run) {
+    if node.new.is_null() || run.is_spent {
         return;
     }
     if !node.rules.own.is_empty() {
-        own_rules(node, errors);
+        own_rules(node, run);
     }
     match node.new {
         Value::Array(items) => {
@@ -84,7 +117,7 @@ fn walk(node: Node<'_>, is_top: bool, errors: &mut Vec<FieldError>) {
                         is_root,
                     },
                     false,
-                    errors,
+                    run,
                 );
             }
         }
@@ -118,7 +151,7 @@ fn walk(node: Node<'_>, is_top: bool, errors: &mut Vec<FieldError>) {
                         is_root,
                     },
                     false,
-                    errors,
+                    run,
                 );
             }
         }
@@ -126,7 +159,12 @@ fn walk(node: Node<'_>, is_top: bool, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn own_rules(node: Node<'_>, errors: &mut Vec<FieldError>) {
+fn own_rules(node: Node<'_>, run: &mut Run) {
+    let bound = Bound::of_value(node.schema, node.new, node.is_root);
+    let former_bound = match node.old {
+        Some(old) => Bound::of_value(node.schema, old, node.is_root),
+        None => Bound::scalar(0),
+    };
     let this = value::convert(node.schema, node.new, node.is_root);
     let former = node
         .old
@@ -136,21 +174,27 @@ fn own_rules(node: Node<'_>, errors: &mut Vec<FieldError>) {
         if rule.uses_old_self && former.is_none() && !rule.optional_old_self {
             continue;
         }
+        let cost = cost::of_run(&rule.program, &bound, &former_bound);
+        if !run.afford(node, cost) {
+            return;
+        }
         let old_self = if rule.optional_old_self {
             Some(value::optional(former.clone()))
         } else {
             former.clone()
         };
-        match run(&rule.program, &this, old_self) {
+        match execute(&rule.program, &this, old_self) {
             Ok(CelValue::Bool(true)) => {}
             Ok(CelValue::Bool(false)) => {
                 let unchanged = node.pair.is_some_and(|(new, old)| new == old);
                 if rule.uses_old_self || !unchanged {
-                    errors.push(failure(node, rule, &this, former.clone()));
+                    run.errors.push(failure(node, rule, &this, former.clone()));
                 }
             }
-            Ok(_) => errors.push(broken(node, rule, &ExecutionError::NoSuchOverload)),
-            Err(error) => errors.push(broken(node, rule, &error)),
+            Ok(_) => run
+                .errors
+                .push(broken(node, rule, &ExecutionError::NoSuchOverload)),
+            Err(error) => run.errors.push(broken(node, rule, &error)),
         }
     }
 }
@@ -193,7 +237,7 @@ fn evaluated_message(
     this: &CelValue,
     former: Option<CelValue>,
 ) -> Option<String> {
-    match run(program, this, former) {
+    match execute(program, this, former) {
         Ok(CelValue::String(text)) => {
             let text = text.trim();
             let fits = !text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n');
@@ -239,7 +283,7 @@ fn words(error: &ExecutionError) -> String {
     }
 }
 
-fn run(
+fn execute(
     program: &Program,
     this: &CelValue,
     old_self: Option<CelValue>,

@@ -9,6 +9,7 @@ mod cost;
 mod environment;
 mod evaluate;
 mod field_path;
+mod nesting;
 mod value;
 
 use std::collections::BTreeMap;
@@ -319,6 +320,12 @@ fn compile_rule(
 
 /// Parses; the parser panics on some malformed literals, which is as good as an error.
 fn parse(source: &str) -> Result<Program, String> {
+    if nesting::depth(source) > nesting::LIMIT {
+        return Err(format!(
+            "expression recursion limit exceeded: {}",
+            nesting::LIMIT
+        ));
+    }
     std::panic::catch_unwind(|| Program::compile(source))
         .map_err(|_| "the expression cannot be parsed".to_owned())?
         .map_err(|errors| errors.to_string())
