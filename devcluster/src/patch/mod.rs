@@ -9,6 +9,10 @@ pub(crate) use strategic::strategic;
 /// The most operations that a JSON patch may have.
 pub(crate) const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
 
+/// The most bytes, as JSON, that the `copy` operations of one patch may add: a few of them that each
+/// double the object would else outgrow any memory.
+const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
+
 /// Why a patch was not applied.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -40,7 +44,8 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
 ///
 /// # Errors
 /// [`PatchError::Malformed`] if `patch` is no list of objects, [`PatchError::Unprocessable`] if an
-/// operation is unknown or fails (also a `test`); `target` is then unchanged.
+/// operation is unknown or fails (also a `test`) or copies add more than [`MAX_COPIED_BYTES`];
+/// `target` is then unchanged.
 pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
     if let Some(operations) = patch.as_array()
         && operations.len() > MAX_JSON_PATCH_OPERATIONS
@@ -59,8 +64,21 @@ pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> 
     })?;
     // Patched on a copy: undoing in place is not exact for moves over existing keys.
     let mut patched = target.clone();
-    json_patch::patch_unsafe(&mut patched, &operations)
-        .map_err(|error| PatchError::Unprocessable(error.to_string()))?;
+    let mut copied = 0;
+    for operation in operations.iter() {
+        if let json_patch::PatchOperation::Copy(copy) = operation
+            && let Some(source) = patched.pointer(copy.from.as_str())
+        {
+            copied += source.to_string().len();
+            if copied > MAX_COPIED_BYTES {
+                return Err(PatchError::Unprocessable(format!(
+                    "copies add more than {MAX_COPIED_BYTES} bytes"
+                )));
+            }
+        }
+        json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation))
+            .map_err(|error| PatchError::Unprocessable(error.to_string()))?;
+    }
     *target = patched;
     Ok(())
 }
@@ -110,6 +128,14 @@ mod tests {
         assert!(matches!(
             json(&mut target, &json!({"a": 1})),
             Err(PatchError::Malformed(_))
+        ));
+        let doubling = Value::Array(vec![
+            json!({"op": "copy", "from": "/l", "path": "/l/-"});
+            64
+        ]);
+        assert!(matches!(
+            json(&mut target, &doubling),
+            Err(PatchError::Unprocessable(_))
         ));
         let many = Value::Array(vec![
             json!({"op": "test", "path": "/l/0", "value": 1});
