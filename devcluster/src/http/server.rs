@@ -10,7 +10,7 @@ use hyper_util::{
 };
 use rustls::ServerConfig;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, BufReader},
     net::TcpListener,
 };
 use tokio_rustls::TlsAcceptor;
@@ -20,6 +20,8 @@ use super::response::ApiResponse;
 
 /// A peer that has not finished its TLS handshake by then is dropped.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// A peer that has not begun its first request by then is dropped, as hyper does with later ones.
+const FIRST_BYTE_LIMIT: Duration = Duration::from_secs(30);
 /// After a stop, connections get this long to finish their responses.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// Pause after a failed accept, e.g. when descriptors run out.
@@ -65,7 +67,13 @@ pub(crate) async fn serve<R: Respond>(
                 connection(socket, peer, responder, stop).await;
                 return;
             };
-            match tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(socket)).await {
+            let handshake = tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(socket));
+            let shaken = tokio::select! {
+                // Nothing was promised to such a peer yet.
+                () = stop.cancelled() => return,
+                shaken = handshake => shaken,
+            };
+            match shaken {
                 Ok(Ok(stream)) => connection(stream, peer, responder, stop).await,
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
                 Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
@@ -79,6 +87,16 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     R: Respond,
 {
+    // Which version the peer speaks is told by its first bytes; hyper waits for them for ever.
+    let mut stream = BufReader::new(stream);
+    let begun = tokio::select! {
+        () = stop.cancelled() => return,
+        begun = tokio::time::timeout(FIRST_BYTE_LIMIT, stream.fill_buf()) => begun,
+    };
+    if !matches!(begun, Ok(Ok(bytes)) if !bytes.is_empty()) {
+        tracing::debug!(%peer, "connection ended before its first request");
+        return;
+    }
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new());
     builder
