@@ -229,6 +229,31 @@ async fn a_stop_ends_watches_cleanly_and_frees_the_port() {
 }
 
 #[tokio::test]
+async fn peers_that_never_speak_do_not_delay_a_stop() {
+    for plain in [false, true] {
+        let cluster = DevCluster::builder()
+            .plain_http(plain)
+            .start()
+            .await
+            .expect("it was sound so far");
+        let silent = tokio::net::TcpStream::connect(cluster.address())
+            .await
+            .expect("it listens");
+        // Connections are accepted in order, so this one's answer says that the other is held.
+        let client = client_of(&cluster.kubeconfig()).await;
+        client
+            .apiserver_version()
+            .await
+            .expect("it was sound so far");
+        drop(client);
+        tokio::time::timeout(Duration::from_secs(6), cluster.shutdown())
+            .await
+            .expect("the stop waits for nobody who has not asked for anything");
+        drop(silent);
+    }
+}
+
+#[tokio::test]
 async fn dropping_the_handle_stops_the_cluster() {
     let cluster = start().await;
     let client = client_of(&cluster.kubeconfig()).await;
@@ -273,6 +298,58 @@ async fn events_go_an_hour_after_they_were_last_written() {
     assert!(events.get_opt("again").await.unwrap().is_some());
     tokio::time::sleep(Duration::from_secs(1801)).await;
     assert!(events.get_opt("again").await.unwrap().is_none());
+}
+
+/// A create that is checked while its namespace goes must not leave an object that nobody owns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_outlives_its_namespace() {
+    let cluster = start().await;
+    let client = cluster.client();
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
+    for round in 0..40 {
+        let name = format!("round-{round}");
+        let body = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+        namespaces
+            .create(&PostParams::default(), &body)
+            .await
+            .unwrap();
+        let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), &name);
+        let mut creators = tokio::task::JoinSet::new();
+        for creator in 0..4 {
+            let config_maps = config_maps.clone();
+            creators.spawn(async move {
+                for n in 0.. {
+                    let created = config_maps
+                        .create(
+                            &PostParams::default(),
+                            &config_map(&format!("c-{creator}-{n}")),
+                        )
+                        .await;
+                    match created {
+                        Err(kube_client::Error::Api(status)) if status.code == 404 => return,
+                        Ok(_) | Err(_) => tokio::task::yield_now().await,
+                    }
+                }
+            });
+        }
+        namespaces.delete(&name, &Default::default()).await.unwrap();
+        while let Some(ended) = creators.join_next().await {
+            ended.expect("a creator ends when the namespace is gone");
+        }
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            let left = config_maps.list(&Default::default()).await.unwrap().items;
+            if left.is_empty() {
+                break;
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{name} has left {} objects",
+                left.len()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }
 
 /// A deleted namespace takes its contents along, whatever their kind.

@@ -7,9 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::any_change;
 use crate::{
+    error::ApiResult,
     handlers::{Api, DeleteOptions},
     registry::{Resource, metadata},
-    store::{Key, Scope, Watcher},
+    store::{Key, Scope, StoredObject, Watcher},
 };
 
 /// What is done for namespaces.
@@ -135,18 +136,42 @@ impl Controller {
                 watchers.push(watcher);
             }
         }
-        if let Err(error) = self.report(namespace, &remaining, &finalizers) {
-            tracing::debug!(%error, ?namespace, "namespace is gone");
+        match self.report(namespace, &remaining, &finalizers) {
+            Ok(Some(removed)) => self.sweep(namespace, removed.revision),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, ?namespace, "namespace is gone"),
         }
     }
 
-    /// Writes what is left into the status, or takes the finalizer away when nothing is.
+    /// Removes what was stored after its kind was looked through and before the namespace went, by requests
+    /// that were admitted while the namespace was active. What is newer lies in a namespace of the same name.
+    fn sweep(&self, namespace: &Key, went: u64) {
+        let catalog = self.api.registry.catalog();
+        for resource in catalog.collections().filter(|resource| resource.namespaced) {
+            let mut late = Vec::new();
+            let scope = Scope::Namespace(namespace.name());
+            let (_, watcher) = resource.collection.scan_and_watch(scope, |key, object| {
+                if object.revision < went {
+                    late.push((key.clone(), object.revision));
+                }
+                ControlFlow::Continue(())
+            });
+            drop(watcher);
+            for (key, revision) in late {
+                let removed = resource.collection.remove(&key, revision, None);
+                tracing::debug!(?key, done = removed.is_ok(), "late content of a namespace");
+            }
+        }
+    }
+
+    /// Writes what is left into the status, or takes the finalizer away when nothing is; gives the namespace
+    /// if it went with that.
     fn report(
         &self,
         namespace: &Key,
         remaining: &BTreeMap<String, usize>,
         finalizers: &BTreeMap<String, usize>,
-    ) -> crate::error::ApiResult<()> {
+    ) -> ApiResult<Option<Arc<StoredObject>>> {
         let stamp = self.api.clock.stamp();
         self.api
             .change_whole(&self.namespaces, namespace, |current| {

@@ -93,7 +93,7 @@ impl Api {
                 .collection
                 .create(&key, resource.draft(object.clone()))
             {
-                Ok(stored) => return Ok(Created::Stored(stored)),
+                Ok(stored) => return self.confirm(resource, namespace, &key, stored),
                 Err(CommitError::Exists(found)) if !generated => {
                     return Err(exists(resource, name, &found));
                 }
@@ -102,6 +102,37 @@ impl Api {
         }
         let name = metadata_text(&object, "name");
         Err(ApiError::already_exists(resource.named(), name).with_retry_after(1))
+    }
+
+    /// Takes an object back whose namespace went while it was checked: nobody would ever find it.
+    ///
+    /// What was stored before the namespace went is found by the controller that removed it.
+    fn confirm(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        key: &Key,
+        stored: Arc<StoredObject>,
+    ) -> ApiResult<Created> {
+        let Some(namespace) = namespace else {
+            return Ok(Created::Stored(stored));
+        };
+        if self
+            .namespaces
+            .collection
+            .get(&Key::new(None, namespace))
+            .is_some()
+        {
+            return Ok(Created::Stored(stored));
+        }
+        if let Err(error) = resource.collection.remove(key, stored.revision, None) {
+            tracing::debug!(
+                ?key,
+                ?error,
+                "an object without a namespace is gone already"
+            );
+        }
+        Err(no_namespace(namespace))
     }
 
     fn prepare_new(&self, resource: &Resource, object: &mut Value, warnings: &mut Vec<String>) {
@@ -131,11 +162,7 @@ impl Api {
         };
         let found = self.namespaces.collection.get(&Key::new(None, namespace));
         let Some(found) = found else {
-            let named = Named {
-                group: "",
-                plural: "namespaces",
-            };
-            return Err(ApiError::not_found(named, namespace));
+            return Err(no_namespace(namespace));
         };
         if found.field("metadata.deletionTimestamp").is_empty() {
             return Ok(());
@@ -151,6 +178,14 @@ impl Api {
             ),
         )
     }
+}
+
+fn no_namespace(name: &str) -> ApiError {
+    let named = Named {
+        group: "",
+        plural: "namespaces",
+    };
+    ApiError::not_found(named, name)
 }
 
 /// The 409 for a name that is taken.

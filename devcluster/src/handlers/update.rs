@@ -214,13 +214,17 @@ impl Api {
         }
     }
 
-    /// A change by the control plane itself, which may touch everything.
+    /// A change by the control plane itself, which may touch everything. Gives the object's last content if
+    /// that took away what kept it.
+    ///
+    /// # Errors
+    /// 404 without the object, 422 when the result breaks rules.
     pub(crate) fn change_whole(
         &self,
         resource: &Resource,
         key: &Key,
         mut edit: impl FnMut(&Value) -> Value,
-    ) -> ApiResult<()> {
+    ) -> ApiResult<Option<Arc<StoredObject>>> {
         let part = Part::Whole;
         let mut change = Change {
             resource,
@@ -229,8 +233,11 @@ impl Api {
             origin: Origin::Patch,
             dry_run: false,
         };
-        self.change(&mut change, &mut Vec::new(), |current, _| Ok(edit(current)))
-            .map(|_| ())
+        let changed = self.change(&mut change, &mut Vec::new(), |current, _| Ok(edit(current)))?;
+        Ok(match changed {
+            Changed::Removed(last) => Some(last),
+            Changed::Stored(_) | Changed::Checked(_) => None,
+        })
     }
 
     /// The object that the proposal leads to: what it may not touch is restored.
