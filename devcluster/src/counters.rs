@@ -12,7 +12,15 @@ use parking_lot::Mutex;
 /// Requests that the log keeps.
 const LOG_LENGTH: usize = 10_000;
 
+/// Keys that are counted apart; a client that asks for ever new paths must not fill the memory.
+const KEYS: usize = 10_000;
+/// Stands for what is not told apart beyond [`KEYS`].
+const OTHER: &str = "(other)";
+
 /// By what requests are counted.
+///
+/// A cluster counts 10 000 keys apart. Beyond that, group, resource, subresource and user agent of new
+/// keys are `(other)`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct CounterKey {
@@ -44,6 +52,24 @@ impl CounterKey {
             self.verb.as_str(),
             "create" | "update" | "patch" | "delete" | "deletecollection"
         )
+    }
+}
+
+impl CounterKey {
+    /// The key with everything replaced that a client can make up at will.
+    fn beyond_limit(&self) -> Self {
+        let other = || OTHER.to_owned();
+        Self {
+            verb: self.verb.clone(),
+            group: other(),
+            resource: other(),
+            subresource: other(),
+            code: self.code,
+            user: self.user.clone(),
+            user_agent: other(),
+            revision: self.revision,
+            continued: self.continued,
+        }
     }
 }
 
@@ -204,7 +230,13 @@ struct Record {
 impl Recorder {
     pub(crate) fn request(&self, at: Timestamp, key: CounterKey, uri: String) {
         let mut record = self.0.lock();
-        *record.counters.requests.entry(key.clone()).or_default() += 1;
+        let requests = &mut record.counters.requests;
+        let counted = if requests.len() < KEYS || requests.contains_key(&key) {
+            key.clone()
+        } else {
+            key.beyond_limit()
+        };
+        *requests.entry(counted).or_default() += 1;
         if record.log.len() == LOG_LENGTH {
             record.log.pop_front();
         }
@@ -274,6 +306,21 @@ mod tests {
             revision: RevisionClass::Unset,
             continued: false,
         }
+    }
+
+    #[test]
+    fn ever_new_paths_are_counted_without_filling_the_memory() {
+        let recorder = Recorder::default();
+        let total = KEYS as u64 + 500;
+        for n in 0..total {
+            let mut key = key("get", "a", 404);
+            key.resource = format!("/nowhere/{n}");
+            recorder.request(Timestamp::UNIX_EPOCH, key, String::new());
+        }
+        let counters = recorder.snapshot();
+        assert_eq!(counters.requests().count(), KEYS + 1);
+        assert_eq!(counters.count(|_| true), total);
+        assert_eq!(counters.count(|key| key.resource == OTHER), 500);
     }
 
     #[test]
