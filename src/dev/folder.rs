@@ -114,11 +114,16 @@ impl Drop for Folder {
     }
 }
 
+/// A new file for its owner alone. What a run that was killed has left is replaced, not written
+/// to: it may have another mode, or be a link to somewhere else.
 fn private(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(path)
 }
@@ -142,6 +147,19 @@ mod tests {
         );
         drop(folder);
         assert_eq!(fs::read_dir(&dir).expect("it stays").count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_was_left_open_to_all_is_replaced_by_a_private_one() {
+        let base = tempfile::tempdir().expect("a folder");
+        let folder = Folder::create(Some(base.path().to_owned())).expect("it is there");
+        let path = folder.operator_kubeconfig();
+        fs::write(&path, "old").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("opened");
+        folder.write_operator_kubeconfig("secret").expect("written");
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_to_string(&path).expect("readable"), "secret");
     }
 
     #[test]
