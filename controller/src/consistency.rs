@@ -104,8 +104,9 @@ impl fmt::Display for Lag {
 ///
 /// A record lives until the caches have reached it, the key is [cleared](Self::clear), or another
 /// UID comes under the key. Records of keys that are never checked again are swept once the caches
-/// are level with them, each time the number of records has doubled, so the store holds about as
-/// many records as there are keys with writes the caches have not yet seen.
+/// are level with them (or, if that can't be compared, past the cap), each time the number of
+/// records has doubled, so the store holds about as many records as there are keys with writes the
+/// caches have not yet seen.
 ///
 /// Cost: a check or write is one look-up in a sharded map plus one comparison for each kind
 /// written; a sweep touches all records and is amortised by the writes before it.
@@ -275,9 +276,15 @@ impl ConsistencyStore {
             .iter()
             .map(|cache| cache.version.observed_version())
             .collect();
+        let now = Instant::now();
         self.records.retain(|_, record| {
             record.writes.retain(|write| {
-                standing(observed[write.cache].as_deref(), &write.version) != Standing::Reached
+                match standing(observed[write.cache].as_deref(), &write.version) {
+                    Standing::Reached => false,
+                    Standing::Behind => true,
+                    // Nothing will ever tell that it was reached.
+                    Standing::Incomparable => now - write.at < self.cap,
+                }
             });
             !record.writes.is_empty()
         });
@@ -507,6 +514,18 @@ mod tests {
         world.store.wrote(&key("last"), "u", world.pods, "21");
         assert_eq!(world.store.len(), SWEEP_FROM / 4 + 1);
         assert_eq!(world.check("0", "u"), "B Pod");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_that_cannot_be_compared_are_swept_past_the_cap() {
+        let world = World::new();
+        let write = |name: &str| world.store.wrote(&key(name), "u", world.pods, "abc");
+        (0..SWEEP_FROM).for_each(|n| write(&n.to_string()));
+        write("early");
+        assert_eq!(world.store.len(), SWEEP_FROM + 1, "they are waited for");
+        tokio::time::advance(CAP).await;
+        (SWEEP_FROM..2 * SWEEP_FROM).for_each(|n| write(&n.to_string()));
+        assert_eq!(world.store.len(), SWEEP_FROM, "the old ones are gone");
     }
 
     /// What a store must answer, in as few words as possible: versions by key, UID and cache.

@@ -167,11 +167,16 @@ async fn work(workshop: Arc<Workshop>, stop: &CancellationToken) -> Result<(), E
         workers.spawn(async move { workshop.work(stop).await });
     }
     while let Some(ended) = workers.join_next().await {
+        let reason = match ended {
+            Err(error) => error.to_string(),
+            Ok(()) if !stop.is_cancelled() => "it ended before the stop".to_owned(),
+            Ok(()) => continue,
+        };
         // Dropping the set aborts the others.
-        ended.map_err(|error| Error::Worker {
+        return Err(Error::Worker {
             name: (*workshop.controller).into(),
-            reason: error.to_string().into(),
-        })?;
+            reason: reason.into(),
+        });
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ pub enum Error {
         /// Name of the controller.
         name: Box<str>,
     },
-    /// A worker ended by a panic outside of a reconcile, which is a fault of this crate.
+    /// A worker ended before the stop, or by a panic outside of a reconcile: a fault of this crate.
     #[error("a worker of controller {name:?} ended: {reason}")]
     Worker {
         /// Name of the controller.

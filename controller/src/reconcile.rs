@@ -85,7 +85,7 @@ pub struct Context {
     pub(crate) attempt: u32,
     pub(crate) priority: i32,
     pub(crate) stop: CancellationToken,
-    /// Child of `stop` that the deadline cancels as well; `stop` itself if there is no deadline.
+    /// Child of `stop` that the deadline cancels as well, and whoever was given it.
     pub(crate) cancel: CancellationToken,
     pub(crate) deadline: Option<Instant>,
 }
@@ -105,11 +105,7 @@ impl Context {
         stop: CancellationToken,
         deadline: Option<Instant>,
     ) -> Self {
-        let cancel = if deadline.is_some() {
-            stop.child_token()
-        } else {
-            stop.clone()
-        };
+        let cancel = stop.child_token();
         // From the thread's generator: one system call for each reconcile would be felt.
         let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
         Self {
@@ -157,20 +153,21 @@ impl Context {
         self.cancel.cancelled()
     }
 
-    /// Token behind [`is_cancelled`](Self::is_cancelled), for calls that take one.
+    /// Token behind [`is_cancelled`](Self::is_cancelled), for calls that take one. Cancelling it
+    /// ends no other run.
     #[must_use]
     pub fn token(&self) -> &CancellationToken {
         &self.cancel
     }
 
-    /// Why this run is cancelled; `None` while it isn't.
+    /// Why this run is cancelled; `None` while neither stop nor deadline has come.
     #[must_use]
     pub fn cause(&self) -> Option<Cancelled> {
-        match (self.cancel.is_cancelled(), self.stop.is_cancelled()) {
-            (false, _) => None,
-            (true, true) => Some(Cancelled::Stop),
-            (true, false) => Some(Cancelled::Deadline),
+        if self.stop.is_cancelled() {
+            return Some(Cancelled::Stop);
         }
+        let deadline = self.deadline.filter(|_| self.cancel.is_cancelled());
+        deadline.map(|_| Cancelled::Deadline)
     }
 }
 

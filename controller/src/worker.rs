@@ -12,7 +12,7 @@ use workqueue::{AddOptions, KeyRef, Origin};
 
 use crate::metrics::{Recorder, ResultLabel, Run};
 use crate::panic::{self, Panic};
-use crate::reconcile::{Action, Context, ErasedReconciler, ReconcileError};
+use crate::reconcile::{Action, Cancelled, Context, ErasedReconciler, ReconcileError};
 use crate::retry::MaybeConflict;
 use crate::settle::{Delay, Requeue, settle};
 use crate::{ControllerOptions, Item, Queue};
@@ -72,7 +72,7 @@ impl Workshop {
         let deadline = self
             .options
             .reconcile_timeout
-            .map(|timeout| Instant::now() + timeout);
+            .and_then(|timeout| Instant::now().checked_add(timeout));
         let ctx = Context::new(attempt, item.priority(), stop.clone(), deadline);
         let span = self.span(key, &ctx);
 
@@ -125,7 +125,7 @@ impl Workshop {
             return self.outcome(result, false);
         }
         // A stop that came first is the cause of the end, not the deadline.
-        let deadline_passed = ctx.cause().is_none();
+        let deadline_passed = ctx.cause() != Some(Cancelled::Stop);
         ctx.token().cancel();
         match tokio::time::timeout(DEADLINE_GRACE, run).await {
             Ok(result) => self.outcome(result, deadline_passed),

@@ -279,6 +279,39 @@ async fn k3_only_the_own_deadline_counts_as_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deadline_beyond_all_time_is_none() {
+    let reconciler = Scripting::new(|_, ctx, _| async move {
+        assert_eq!(ctx.deadline(), None);
+        Ok(Action::Done)
+    });
+    let options = ControllerOptions {
+        reconcile_timeout: Some(Duration::MAX),
+        ..ControllerOptions::default()
+    };
+    let stage = Stage::open(&["a"], reconciler, options);
+    pass(ms(1_000)).await;
+    assert_eq!(stage.handle.metrics().success, 1);
+    stage.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_cancels_its_own_token_ends_no_other() {
+    let reconciler = Scripting::new(|_, ctx, _| async move {
+        assert!(!ctx.is_cancelled());
+        ctx.token().cancel();
+        assert_eq!(ctx.cause(), None, "neither stop nor deadline has come");
+        Ok(Action::Done)
+    });
+    let stage = Stage::open(&["a", "b"], reconciler.clone(), options(1));
+    pass(ms(1_000)).await;
+    stage.handle.trigger(key("a"));
+    pass(ms(1_000)).await;
+    assert_eq!(reconciler.calls().len(), 3);
+    assert_eq!(stage.handle.metrics().success, 3);
+    stage.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_lets_running_reconciles_end_and_starts_no_other() {
     let reconciler = Scripting::new(|_, ctx, _| async move {
         ctx.cancelled().await;
