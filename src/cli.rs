@@ -91,7 +91,7 @@ pub struct RunArgs {
 
     /// Container image of the Proxies on pods that set no spec.machine.image.
     #[arg(long, value_name = "IMAGE", env = "PXO_DEFAULT_PROXY_IMAGE",
-          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+          value_parser = image)]
     default_proxy_image: Option<String>,
 
     /// YAML file of providers (name: {kind: …}); default is one, kubernetes, of kind kubernetes.
@@ -312,6 +312,18 @@ fn cluster_id(text: &str) -> Result<String, String> {
     }
 }
 
+/// What the API server would refuse in every pod, and so for the whole fleet.
+fn image(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.chars().any(char::is_whitespace) {
+        Err(
+            "allowed is a reference without white space, such as registry.example/proxy:1"
+                .to_owned(),
+        )
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
 fn providers(path: &str) -> Result<Providers, String> {
     Providers::read(path.as_ref()).map_err(|error| error.to_string())
 }
@@ -367,6 +379,10 @@ mod tests {
             (
                 &["--requeue-now", "1h"],
                 &["--requeue-now", "1h", "1ms to 10s"],
+            ),
+            (
+                &["--default-proxy-image", "a b"],
+                &["--default-proxy-image", "a b", "registry.example/proxy:1"],
             ),
             (&["--cluster-id", "A"], &["--cluster-id", "A", "1 to 63"]),
             (

@@ -129,7 +129,7 @@ mod tests {
         let error = id(&client, PATIENCE, &CancellationToken::new()).await;
         let error = error.expect_err("nobody answers");
         assert_eq!(start.elapsed().as_secs(), 120);
-        let text = format!("{:#}", anyhow::Error::from(error));
+        let text = crate::refused::chain(&error);
         for part in [ID_NAMESPACE, "120s", "not today", "503"] {
             assert!(text.contains(part), "{part} in {text}");
         }

@@ -103,7 +103,7 @@ impl Default for Options {
 #[non_exhaustive]
 pub enum Error {
     /// Address or credentials of the API server are missing or of no use.
-    #[error("no access to a cluster")]
+    #[error("no access to a cluster; name one by --kubeconfig or KUBECONFIG")]
     Client(#[from] client::Error),
     /// The cluster did not tell its id.
     #[error(transparent)]
@@ -127,6 +127,14 @@ pub enum Error {
     #[cfg(feature = "dev")]
     #[error(transparent)]
     Dev(#[from] Box<dev::Error>),
+}
+
+impl Error {
+    /// The error and all its causes in one line, each said once; the last word of a program.
+    #[must_use]
+    pub fn line(&self) -> String {
+        refused::chain(self)
+    }
 }
 
 /// Runs the operator until `stop` is cancelled, then ends within [`Options::grace`].

@@ -9,10 +9,9 @@ async fn main() -> ExitCode {
     match cli::execute(Args::read()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let error = anyhow::Error::from(error);
             #[expect(clippy::print_stderr, reason = "the last word of the program")]
             {
-                eprintln!("error: {error:#}");
+                eprintln!("error: {}", error.line());
             }
             ExitCode::FAILURE
         }

@@ -71,8 +71,13 @@ pub(crate) fn describe(error: &kube_client::Error) -> String {
             cause.column()
         );
     }
+    chain(error)
+}
+
+/// An error and its causes in one line, each said once: some print their source themselves.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut next = std::error::Error::source(error);
+    let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();
         if !text.contains(&cause_text) {

@@ -25,8 +25,7 @@ async fn last_words(kubeconfig: PathBuf, cluster_id: Option<&str>) -> String {
     };
     let run = proxy_operator::run(options, CancellationToken::new());
     let ended = tokio::time::timeout(LIMIT, run).await.expect("it gives up");
-    let error = anyhow::Error::from(ended.expect_err("it cannot start"));
-    format!("{error:#}")
+    ended.expect_err("it cannot start").line()
 }
 
 #[tokio::test(flavor = "multi_thread")]
