@@ -32,6 +32,7 @@ use super::{
     events::{Warning, emit},
     lifecycle::{Blocked, Life, Now, Step},
     plan::{PLAN_COMPONENT, is_finished, plan_of},
+    pod::{PodKey, bound_to, key_of, version},
     registry::Registry,
     scheduler::{NodeView, is_waiting, place},
     status::{Report, condition, render},
@@ -40,7 +41,7 @@ use super::{
 };
 use crate::clock::Clock;
 
-/// Steps under way at one time.
+/// Steps under way at one time that ask the API; drains, which take as long as clients do, aside.
 const CONCURRENT: usize = 64;
 /// Deadline of one step's API calls.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,9 +50,6 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Reason of the condition and name of the component when no node takes a pod.
 const UNSCHEDULABLE: &str = "Unschedulable";
 const SCHEDULER: &str = "default-scheduler";
-
-/// `namespace/name`.
-pub(super) type PodKey = Arc<str>;
 
 /// What the agent knows about one pod.
 struct Record {
@@ -104,6 +102,8 @@ pub(super) struct Agent {
     timers: DelayQueue<PodKey>,
     steps: JoinSet<(PodKey, String, Outcome)>,
     step_of: HashMap<Id, PodKey>,
+    /// Those of the steps that wait for clients to go.
+    drains: HashSet<Id>,
     registry: Registry,
 }
 
@@ -137,6 +137,7 @@ impl Agent {
             timers: DelayQueue::new(),
             steps: JoinSet::new(),
             step_of: HashMap::new(),
+            drains: HashSet::new(),
             registry,
         }
     }
@@ -149,7 +150,7 @@ impl Agent {
         stop: CancellationToken,
     ) {
         loop {
-            while self.steps.len() < CONCURRENT
+            while self.steps.len() - self.drains.len() < CONCURRENT
                 && let Some(key) = self.due.pop_front()
             {
                 self.advance(&key);
@@ -189,24 +190,19 @@ impl Agent {
         match change {
             Change::Applied(pod) => self.observe(pod),
             Change::Deleted(pod) => {
+                let key = key_of(&pod);
                 let uid = pod.metadata.uid.unwrap_or_default();
-                let key = key_of(
-                    pod.metadata.namespace.as_deref(),
-                    pod.metadata.name.as_deref(),
-                );
                 if self.pods.get(&key).is_some_and(|record| record.uid == uid) {
                     self.forget(&key);
                 }
             }
             Change::Replaced(pods) => {
-                let mut vanished: HashMap<PodKey, ()> =
-                    self.pods.keys().map(|key| (Arc::clone(key), ())).collect();
+                let mut vanished: HashSet<PodKey> = self.pods.keys().cloned().collect();
                 for pod in pods {
-                    let meta = &pod.metadata;
-                    vanished.remove(&key_of(meta.namespace.as_deref(), meta.name.as_deref()));
+                    vanished.remove(&key_of(&pod));
                     self.observe(pod);
                 }
-                for key in vanished.into_keys() {
+                for key in vanished {
                     self.forget(&key);
                 }
             }
@@ -214,10 +210,7 @@ impl Agent {
     }
 
     fn observe(&mut self, pod: Pod) {
-        let key = key_of(
-            pod.metadata.namespace.as_deref(),
-            pod.metadata.name.as_deref(),
-        );
+        let key = key_of(&pod);
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         if self.pods.get(&key).is_some_and(|record| record.uid != uid) {
             self.forget(&key);
@@ -464,10 +457,13 @@ impl Agent {
                     .iter()
                     .flat_map(|w| w.proxies.iter().cloned());
                 let proxies: Vec<_> = proxies.collect();
-                self.begin_unbounded(key, async move {
+                let drained = async move {
                     drain(proxies, grace).await;
                     Outcome::Drained
-                });
+                };
+                if let Some(id) = self.begin_unbounded(key, drained) {
+                    self.drains.insert(id);
+                }
             }
             Step::Remove => {
                 let pod = record.pod.clone();
@@ -483,37 +479,38 @@ impl Agent {
 
     /// Runs a step that must end within [`CALL_TIMEOUT`].
     fn begin(&mut self, key: &PodKey, step: impl Future<Output = Outcome> + Send + 'static) {
-        self.begin_unbounded(key, async move {
-            timeout(CALL_TIMEOUT, step)
-                .await
-                .unwrap_or(Outcome::TimedOut)
-        });
+        let bounded = async move {
+            let ended = timeout(CALL_TIMEOUT, step).await;
+            ended.unwrap_or(Outcome::TimedOut)
+        };
+        self.begin_unbounded(key, bounded);
     }
 
     fn begin_unbounded(
         &mut self,
         key: &PodKey,
         step: impl Future<Output = Outcome> + Send + 'static,
-    ) {
-        let Some(record) = self.pods.get_mut(key) else {
-            return;
-        };
+    ) -> Option<Id> {
+        let record = self.pods.get_mut(key)?;
         record.busy = true;
         let (owned, uid) = (Arc::clone(key), record.uid.clone());
         let task = self.steps.spawn(async move { (owned, uid, step.await) });
         self.step_of.insert(task.id(), Arc::clone(key));
+        Some(task.id())
     }
 
     fn step_ended(&mut self, joined: Result<(Id, (PodKey, String, Outcome)), JoinError>) {
         match joined {
             Ok((id, (key, uid, outcome))) => {
                 self.step_of.remove(&id);
+                self.drains.remove(&id);
                 // An outcome for a pod that is gone is dropped, and with it what it started.
                 if self.pods.get(&key).is_some_and(|record| record.uid == uid) {
                     self.apply(&key, outcome);
                 }
             }
             Err(error) => {
+                self.drains.remove(&error.id());
                 let Some(key) = self.step_of.remove(&error.id()) else {
                     return;
                 };
@@ -661,32 +658,6 @@ impl Agent {
         }
         record.timer = Some(self.timers.insert(Arc::clone(key), pause));
     }
-}
-
-fn key_of(namespace: Option<&str>, name: Option<&str>) -> PodKey {
-    format!(
-        "{}/{}",
-        namespace.unwrap_or("default"),
-        name.unwrap_or_default()
-    )
-    .into()
-}
-
-fn bound_to(pod: &Pod) -> Option<String> {
-    pod.spec
-        .as_ref()?
-        .node_name
-        .clone()
-        .filter(|node| !node.is_empty())
-}
-
-/// The revision, comparable within one API server; zero where it is none.
-fn version(pod: &Pod) -> u64 {
-    pod.metadata
-        .resource_version
-        .as_deref()
-        .and_then(|rv| rv.parse().ok())
-        .unwrap_or(0)
 }
 
 fn pod_address(pod: &Pod, host_ip: IpAddr, addresses: &mut AddressPool) -> std::io::Result<IpAddr> {

@@ -32,6 +32,7 @@ mod events;
 mod lifecycle;
 mod nodes;
 mod plan;
+mod pod;
 mod probe;
 mod references;
 mod registry;

@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::agent::PodKey;
+use super::pod::PodKey;
 use crate::proxy::{ProxyCounters, ProxyHandle};
 
 /// A proxy that a simulated pod serves.

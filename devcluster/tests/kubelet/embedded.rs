@@ -31,6 +31,14 @@ async fn pods_start_at_once_without_a_delay() {
 }
 
 #[tokio::test]
+async fn pods_that_drain_hold_up_no_other() {
+    let cluster = DevCluster::builder().start().await.unwrap();
+    let world = World::start(cluster.client(), KubeletOptions::default()).await;
+    scenarios::pods_that_drain_hold_up_no_other(&world).await;
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
 async fn virtual_addresses_come_with_a_port_map() {
     let cluster = DevCluster::builder().start().await.unwrap();
     let options = KubeletOptions {

@@ -13,7 +13,10 @@ use kube_client::{
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tokio::{io::AsyncReadExt as _, net::TcpStream};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use crate::support::{World, condition, eventually, fetch, ip, phase, waiting};
 
@@ -252,6 +255,49 @@ async fn a_deleted_pod_drains_and_goes(world: &World) {
         "an idle client is let go"
     );
     scene.gone("p").await;
+}
+
+/// More pods drain at one time than the kubelet has steps under way; a new pod starts all the same.
+pub(crate) async fn pods_that_drain_hold_up_no_other(world: &World) {
+    const DRAINING: usize = 70;
+    let scene = world.namespace("draining").await;
+    let names: Vec<String> = (0..DRAINING).map(|n| format!("p-{n}")).collect();
+    join_all(
+        names
+            .iter()
+            .map(|name| scene.create_pod(name, proxy_spec())),
+    )
+    .await;
+    let addresses = join_all(names.iter().map(|name| scene.ready(name))).await;
+    let tunnels = join_all(addresses.into_iter().map(|address| tunnel(world, address))).await;
+    join_all(names.iter().map(|name| scene.delete(name, None))).await;
+    eventually("every pod drains", async || {
+        let open = join_all(names.iter().map(|name| async {
+            let pod = scene.pods().get(name).await;
+            pod.is_ok_and(|pod| pod.metadata.deletion_timestamp.is_some())
+        }));
+        let n = open.await.into_iter().filter(|deleting| *deleting).count();
+        (n == DRAINING)
+            .then_some(())
+            .ok_or(format!("{n} are being deleted"))
+    })
+    .await;
+    scene.create_pod("next", proxy_spec()).await;
+    scene.ready("next").await;
+    drop(tunnels);
+    join_all(names.iter().map(|name| scene.gone(name))).await;
+}
+
+/// An open tunnel to the echo server.
+async fn tunnel(world: &World, proxy: IpAddr) -> TcpStream {
+    let target = world.echo.address();
+    let mut stream = TcpStream::connect((proxy, PORT)).await.unwrap();
+    let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    stream
 }
 
 async fn a_pod_deleted_by_force_stops_serving(world: &World) {
