@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// How the clients of tests name themselves.
 pub(crate) const AGENT: &str = "informer-test/1";
@@ -23,31 +24,49 @@ pub(crate) const AGENT: &str = "informer-test/1";
 /// A TCP relay before the cluster whose connections can be cut and kept away.
 pub(crate) struct Relay {
     address: SocketAddr,
-    state: Arc<Mutex<(CancellationToken, bool)>>,
+    state: Arc<Mutex<Gate>>,
     _task: JoinSet<()>,
+}
+
+/// What the connections of one spell between two cuts share.
+#[derive(Clone)]
+struct Gate {
+    cut: CancellationToken,
+    open: bool,
+    connections: TaskTracker,
+}
+
+impl Gate {
+    fn new(open: bool) -> Self {
+        Self {
+            cut: CancellationToken::new(),
+            open,
+            connections: TaskTracker::new(),
+        }
+    }
 }
 
 impl Relay {
     pub(crate) async fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(Mutex::new((CancellationToken::new(), true)));
+        let state = Arc::new(Mutex::new(Gate::new(true)));
         let shared = Arc::clone(&state);
         let mut task = JoinSet::new();
         task.spawn(async move {
-            let mut connections = JoinSet::new();
             loop {
                 let (mut inbound, _) = listener.accept().await.unwrap();
-                let (cut, open) = shared.lock().clone();
-                if !open {
+                let gate = shared.lock().clone();
+                if !gate.open {
                     continue;
                 }
-                connections.spawn(async move {
+                gate.connections.spawn(async move {
                     let Ok(mut outbound) = TcpStream::connect(target).await else {
                         return;
                     };
                     tokio::select! {
-                        () = cut.cancelled() => {}
+                        biased;
+                        () = gate.cut.cancelled() => {}
                         _ = tokio::io::copy_bidirectional(&mut inbound, &mut outbound) => {}
                     }
                 });
@@ -60,11 +79,12 @@ impl Relay {
         }
     }
 
-    /// Ends all connections; new ones come through only if `open`.
-    pub(crate) fn cut(&self, open: bool) {
-        let mut state = self.state.lock();
-        state.0.cancel();
-        *state = (CancellationToken::new(), open);
+    /// Ends all connections, so that nothing more comes through them; new ones come through only if `open`.
+    pub(crate) async fn cut(&self, open: bool) {
+        let before = std::mem::replace(&mut *self.state.lock(), Gate::new(open));
+        before.cut.cancel();
+        before.connections.close();
+        before.connections.wait().await;
     }
 }
 
@@ -230,7 +250,7 @@ pub(crate) async fn follows_the_server(
     assert_eq!(lister.by_index("value", "second").unwrap().len(), 2);
 
     let watches = running.informer.stats().watches;
-    relay.cut(true);
+    relay.cut(true).await;
     set(&api, "o3", "third").await;
     api.delete("o4", &DeleteParams::default()).await.unwrap();
     eventually("changes behind a cut", same).await;
@@ -241,7 +261,7 @@ pub(crate) async fn follows_the_server(
         "a cut is resumed, not listed"
     );
 
-    relay.cut(false);
+    relay.cut(false).await;
     set(&api, "o5", "fourth").await;
     api.delete("o6", &DeleteParams::default()).await.unwrap();
     api.create(&PostParams::default(), &config_map("newer", "fourth"))
@@ -252,7 +272,7 @@ pub(crate) async fn follows_the_server(
         .await
         .unwrap();
     forget().await;
-    relay.cut(true);
+    relay.cut(true).await;
     eventually("changes that the server has forgotten", same).await;
     assert!(
         running.informer.stats().lists > 1,
