@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kube_core::Resource;
 use serde::de::value::{BorrowedStrDeserializer, StrDeserializer};
@@ -52,29 +53,39 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
 
     /// Reads one object; `deleted` is what a failure shall say of it.
     pub(crate) fn object(&self, text: &[u8], deleted: bool) -> Result<K, Box<Malformed>> {
-        let mut json = serde_json::Deserializer::from_slice(text);
-        let read = K::deserialize(Filtered {
-            inner: &mut json,
-            level: Level::Object,
-            to: self,
-        })
-        .and_then(|object| json.end().map(|()| object));
-        read.map_err(|_| Box::new(self.explain(text, deleted)))
+        // The code that reads may be a user's; a panic costs its object alone.
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let mut json = serde_json::Deserializer::from_slice(text);
+            let object = K::deserialize(Filtered {
+                inner: &mut json,
+                level: Level::Object,
+                to: self,
+            })?;
+            json.end().map(|()| object)
+        }));
+        match read {
+            Ok(Ok(object)) => Ok(object),
+            _ => Err(Box::new(self.explain(text, deleted))),
+        }
     }
 
     /// Reads again what failed, this time keeping track of the path.
     fn explain(&self, text: &[u8], deleted: bool) -> Malformed {
         let mut json = serde_json::Deserializer::from_slice(text);
         let mut track = serde_path_to_error::Track::new();
-        let inner = serde_path_to_error::Deserializer::new(&mut json, &mut track);
-        let read = K::deserialize(Filtered {
-            inner,
-            level: Level::Object,
-            to: self,
-        });
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let inner = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+            K::deserialize(Filtered {
+                inner,
+                level: Level::Object,
+                to: self,
+            })
+        }));
         let (path, problem) = match read {
-            Ok(_) => (String::new(), "text after the object".to_owned()),
-            Err(error) => (track.path().to_string(), without_values(&error)),
+            Ok(Ok(_)) => (String::new(), "text after the object".to_owned()),
+            Ok(Err(error)) => (track.path().to_string(), without_values(&error)),
+            // What the panic said may be a value of the object.
+            Err(_) => (String::new(), "the code that reads it panics".to_owned()),
         };
         let named = serde_json::from_slice::<Named<'_>>(text).unwrap_or_default();
         let meta = named.metadata;
@@ -577,6 +588,30 @@ mod tests {
                 "{shown}"
             );
         }
+    }
+
+    #[test]
+    fn i8_a_panic_while_an_object_is_read_is_a_misfit_of_that_object() {
+        #[derive(Clone, Debug)]
+        struct Fused;
+
+        impl<'de> Deserialize<'de> for Fused {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let Text(text) = Text::deserialize(deserializer)?;
+                assert_ne!(text, "hunter2");
+                Ok(Self)
+            }
+        }
+
+        let kind = ApiResource::erase::<ConfigMap>(&());
+        let decoder = Decoder::<kube_core::Object<Fused, ()>>::new(&kind, ALL);
+        let object = |spec| format!(r#"{{"metadata":{{"name":"a"}},"spec":"{spec}"}}"#);
+        assert!(decoder.object(object("calm").as_bytes(), false).is_ok());
+        let malformed = decoder
+            .object(object("hunter2").as_bytes(), false)
+            .unwrap_err();
+        assert_eq!(malformed.key, Some(ObjectKey::cluster("a")));
+        assert_eq!(malformed.problem, "the code that reads it panics");
     }
 
     #[test]

@@ -441,24 +441,30 @@ impl<K: Resource> Version<K> {
         }
         let new = Arc::new(object);
         let entry = self.entry(indexers, key, Arc::clone(&new));
-        match self.put(&entry) {
-            None => changes.push(Change::Added(new)),
-            Some(old) if same_object(&*old.object, &*new) => {
-                changes.push(Change::Updated {
-                    old: Arc::clone(&old.object),
-                    new,
-                });
-            }
-            Some(old) => {
-                let object = Arc::clone(&old.object);
-                changes.push(Change::Deleted {
-                    object,
-                    final_state_known: false,
-                });
-                changes.push(Change::Added(new));
-            }
-        }
+        let (gone, change) = changes_by(self.put(&entry), new);
+        changes.extend(gone);
+        changes.push(change);
     }
+}
+
+/// What it means that `new` took the place of `old`: an object that is gone, if that was another
+/// one, and what became of the new one.
+fn changes_by<K: Resource>(
+    old: Option<Arc<Entry<K>>>,
+    new: Arc<K>,
+) -> (Option<Change<K>>, Change<K>) {
+    let Some(old) = old else {
+        return (None, Change::Added(new));
+    };
+    let old = Arc::clone(&old.object);
+    if same_object(&*old, &*new) {
+        return (None, Change::Updated { old, new });
+    }
+    let gone = Change::Deleted {
+        object: old,
+        final_state_known: false,
+    };
+    (Some(gone), Change::Added(new))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use kube_core::Resource;
 
 use super::index::Indexer;
 use super::trie::Trie;
-use super::{Change, Entry, Store, Version, same_object, same_state};
+use super::{Change, Entry, Store, Version, changes_by, same_state};
 use crate::ObjectKey;
 
 /// The state that a list builds beside the stored one.
@@ -107,23 +107,9 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                 continue;
             }
             let new = Arc::clone(&entry.object);
-            match version.put_indexed(&indexers, entry) {
-                None => born.push(Change::Added(new)),
-                Some(old) if same_object(&*old.object, &*new) => {
-                    born.push(Change::Updated {
-                        old: Arc::clone(&old.object),
-                        new,
-                    });
-                }
-                Some(old) => {
-                    let object = Arc::clone(&old.object);
-                    changes.push(Change::Deleted {
-                        object,
-                        final_state_known: false,
-                    });
-                    born.push(Change::Added(new));
-                }
-            }
+            let (gone, change) = changes_by(version.put_indexed(&indexers, entry), new);
+            changes.extend(gone);
+            born.push(change);
         }
         changes.append(&mut born);
         version.resource_version = Arc::from(resource_version);
