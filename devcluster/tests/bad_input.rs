@@ -296,3 +296,56 @@ async fn bodies_of_subresources_and_options_are_checked() {
     }
     assert_eq!(cluster.counters().panics(), 0);
 }
+
+/// What could be stored but never be read again would also stop whatever cleans up after it.
+#[tokio::test]
+async fn patches_cannot_nest_an_object_beyond_what_can_be_read() {
+    let cluster = DevCluster::builder()
+        .start()
+        .await
+        .expect("the cluster starts");
+    let client = cluster.client();
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "anys.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Cluster", "names": {"plural": "anys", "kind": "Any"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {
+                "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            }}],
+        },
+    });
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let objects = "/apis/example.com/v1/anys";
+    let object =
+        json!({"apiVersion": "example.com/v1", "kind": "Any", "metadata": {"name": "a"}, "x": 0});
+    let post = async |path: &str, body: &Value| {
+        let body = body.to_string().into_bytes();
+        ask(&client, Method::POST, path, "application/json", body)
+            .await
+            .0
+    };
+    assert_eq!(post(definitions, &definition).await, 201);
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+    while post(objects, &object).await != 201 {
+        assert!(tokio::time::Instant::now() < deadline, "it is never served");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let nested = (0..100).fold(json!(0), |below, _| json!([below]));
+    let item = format!("{objects}/a");
+    for (n, expected) in [(1, 200), (2, 422), (150, 422)] {
+        let operations: Vec<Value> = (0..n)
+            .map(|n| {
+                let path = format!("/x{}", "/0".repeat(100 * n));
+                json!({"op": "replace", "path": path, "value": nested})
+            })
+            .collect();
+        let body = Value::Array(operations).to_string().into_bytes();
+        let media = "application/json-patch+json";
+        let (code, answer) = ask(&client, Method::PATCH, &item, media, body).await;
+        assert_eq!(code, expected, "{n} operations: {answer}");
+    }
+    let (code, _) = ask(&client, Method::DELETE, &item, "", Vec::new()).await;
+    assert_eq!(code, 200);
+    assert_eq!(cluster.counters().panics(), 0);
+}

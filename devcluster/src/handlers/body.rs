@@ -51,6 +51,13 @@ fn parse(call: &Call) -> ApiResult<Parsed> {
         protobuf::MEDIA_TYPE => {
             let value = protobuf::decode(&call.body)
                 .map_err(|error| ApiError::bad_request(error.to_string()))?;
+            // Messages may hold JSON texts, each of which may be as deep as JSON may be.
+            if types::depth(&value) > types::MAX_DEPTH {
+                let limit = types::MAX_DEPTH;
+                return Err(ApiError::bad_request(format!(
+                    "the body nests deeper than {limit} lists and objects"
+                )));
+            }
             Ok(Parsed {
                 value,
                 duplicates: Vec::new(),

@@ -2,7 +2,10 @@
 
 mod strategic;
 
+use json_patch::PatchOperation;
 use serde_json::Value;
+
+use crate::types::{MAX_DEPTH, depth};
 
 pub(crate) use strategic::strategic;
 
@@ -44,8 +47,8 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
 ///
 /// # Errors
 /// [`PatchError::Malformed`] if `patch` is no list of objects, [`PatchError::Unprocessable`] if an
-/// operation is unknown or fails (also a `test`) or copies add more than [`MAX_COPIED_BYTES`];
-/// `target` is then unchanged.
+/// operation is unknown or fails (also a `test`), nests deeper than [`MAX_DEPTH`] or copies add more
+/// than [`MAX_COPIED_BYTES`]; `target` is then unchanged.
 pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> {
     if let Some(operations) = patch.as_array()
         && operations.len() > MAX_JSON_PATCH_OPERATIONS
@@ -66,7 +69,7 @@ pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> 
     let mut patched = target.clone();
     let mut copied = 0;
     for operation in operations.iter() {
-        if let json_patch::PatchOperation::Copy(copy) = operation
+        if let PatchOperation::Copy(copy) = operation
             && let Some(source) = patched.pointer(copy.from.as_str())
         {
             copied += source.to_string().len();
@@ -76,11 +79,28 @@ pub(crate) fn json(target: &mut Value, patch: &Value) -> Result<(), PatchError> 
                 )));
             }
         }
+        if reach(operation, &patched) > MAX_DEPTH {
+            return Err(PatchError::Unprocessable(format!(
+                "the patch nests deeper than {MAX_DEPTH} lists and objects"
+            )));
+        }
         json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation))
             .map_err(|error| PatchError::Unprocessable(error.to_string()))?;
     }
     *target = patched;
     Ok(())
+}
+
+/// How deep what an operation puts in place reaches.
+fn reach(operation: &PatchOperation, target: &Value) -> usize {
+    let (path, below) = match operation {
+        PatchOperation::Add(add) => (&add.path, Some(&add.value)),
+        PatchOperation::Replace(replace) => (&replace.path, Some(&replace.value)),
+        PatchOperation::Copy(copy) => (&copy.path, target.pointer(copy.from.as_str())),
+        PatchOperation::Move(step) => (&step.path, target.pointer(step.from.as_str())),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return 0,
+    };
+    path.as_str().matches('/').count() + below.map_or(0, depth)
 }
 
 #[cfg(test)]
@@ -135,6 +155,15 @@ mod tests {
         ]);
         assert!(matches!(
             json(&mut target, &doubling),
+            Err(PatchError::Unprocessable(_))
+        ));
+        let nested = (0..100).fold(json!(0), |below, _| json!([below]));
+        let deep = json!([
+            {"op": "add", "path": "/d", "value": nested},
+            {"op": "copy", "from": "/d", "path": format!("/d{}", "/0".repeat(60))},
+        ]);
+        assert!(matches!(
+            json(&mut target, &deep),
             Err(PatchError::Unprocessable(_))
         ));
         let many = Value::Array(vec![
