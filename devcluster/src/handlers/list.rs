@@ -34,7 +34,11 @@ impl ContinueToken {
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    fn decode(text: &str) -> ApiResult<Self> {
+    /// Reads a token that this server gave out at revision `now` or before.
+    ///
+    /// # Errors
+    /// 400 for anything else.
+    fn decode(text: &str, now: u64) -> ApiResult<Self> {
         let bad =
             || ApiError::bad_request("continue key is not valid: start a new list without it");
         let bytes = URL_SAFE_NO_PAD
@@ -53,7 +57,7 @@ impl ContinueToken {
             revision => Some(
                 u64::try_from(revision)
                     .ok()
-                    .filter(|rv| *rv > 0)
+                    .filter(|rv| (1..=now).contains(rv))
                     .ok_or_else(bad)?,
             ),
         };
@@ -72,7 +76,7 @@ impl Api {
         let token = options
             .continue_token
             .as_deref()
-            .map(ContinueToken::decode)
+            .map(|text| ContinueToken::decode(text, self.store.revision()))
             .transpose()?;
         let at = match (&token, options.revision) {
             (Some(token), _) => token.revision,
@@ -194,17 +198,18 @@ mod tests {
                 start: "a".to_owned(),
             },
         ] {
-            assert_eq!(ContinueToken::decode(&token.encode()).unwrap(), token);
+            assert_eq!(ContinueToken::decode(&token.encode(), 7).unwrap(), token);
         }
         let bad = [
             "garbage".to_owned(),
             URL_SAFE_NO_PAD.encode("{}"),
             URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#),
             URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":4,"start":""}"#),
+            URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":8,"start":"a"}"#),
         ];
         for text in bad {
             assert_eq!(
-                ContinueToken::decode(&text).unwrap_err().code(),
+                ContinueToken::decode(&text, 7).unwrap_err().code(),
                 400,
                 "{text}"
             );
