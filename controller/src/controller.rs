@@ -235,8 +235,8 @@ impl ControllerHandle {
         &self.intake.name.text
     }
 
-    /// Reports whether all initial lists have been handled, that is, whether workers run: the
-    /// readiness of the controller.
+    /// Reports whether all initial lists have been handled, that is, whether workers were started:
+    /// the readiness of the controller. Stays true after the end.
     #[must_use]
     pub fn has_synced(&self) -> bool {
         self.synced.load(Ordering::Acquire)

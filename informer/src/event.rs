@@ -113,7 +113,8 @@ where
 ///
 /// Closures `Fn(Event<K>) -> impl Future` are async handlers.
 pub trait AsyncHandler<K>: Send + Sync + 'static {
-    /// Called for each event. The future is dropped when the informer stops.
+    /// Called for each event. The future is dropped when its handler is removed, and when the
+    /// informer stops unless [`OnStop::Deliver`](crate::OnStop::Deliver) was chosen.
     fn on_event(&self, event: Event<K>) -> impl Future<Output = ()> + Send;
 }
 

@@ -119,8 +119,10 @@ fn passed<T>(result: Result<T, impl Debug>) -> T {
 #[tokio::test]
 async fn the_example_mirrors_cleans_up_and_leaves_strangers_alone() {
     let cluster = DevCluster::builder().start().await.unwrap();
-    let mut options = ClientOptions::default();
-    options.user_agent = "configmap-mirror".to_owned();
+    let options = ClientOptions {
+        user_agent: "configmap-mirror".to_owned(),
+        ..ClientOptions::default()
+    };
     let client = connect(cluster.client_config().await.unwrap(), options).unwrap();
     let manager = example::mirror(client).unwrap();
     let stop = CancellationToken::new();

@@ -20,7 +20,8 @@ pub struct ConfigSource {
 }
 
 /// Loads the configuration: the named kubeconfig; else the pod's service account, where this
-/// process runs in a pod; else the files of `KUBECONFIG`; else `~/.kube/config`.
+/// process runs in a pod and no context is named; else the files of `KUBECONFIG`; else
+/// `~/.kube/config`.
 ///
 /// In a pod a stray `KUBECONFIG` cannot redirect the program. A service account's token and
 /// certificates are read again about once a minute, as they rotate.

@@ -257,7 +257,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// Adds an index from values to objects; a function may give none, one or many values.
     ///
     /// Objects in the cache are indexed at once. The function runs inside the write path: it
-    /// should be short, and must not add handlers or indexes. One that panics leaves its object out of this index and is logged.
+    /// should be short, and must not call this informer. One that panics leaves its object out of
+    /// this index and is logged.
     ///
     /// # Errors
     /// [`Error::IndexExists`] if the name is taken.
@@ -386,7 +387,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         self.inner.core.progress.synced.wait().await;
     }
 
-    /// Whether the informer ran and all of its tasks have ended.
+    /// Whether the informer ran and all of its tasks have ended. Stays false if the future of
+    /// [`Informer::run`] was dropped, as nobody waits for the tasks then.
     pub fn is_stopped(&self) -> bool {
         self.inner.core.progress.stopped.is_open()
     }

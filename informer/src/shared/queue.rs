@@ -284,6 +284,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Filtered, Handler as _};
 
     const KEYS: u8 = 5;
 
@@ -350,6 +351,16 @@ mod tests {
                 (0..).zip(replayed.iter().map(Arc::clone)).collect();
             let queue = Queue::new(Buffer::Coalesce(limit), replayed);
             let mut view = View::default();
+            // What a handler behind a filter knows.
+            let even = |object: &ConfigMap| {
+                let version = object.metadata.resource_version.as_deref().unwrap_or_default();
+                version.ends_with(['0', '2', '4', '6', '8'])
+            };
+            let filtered_view = Arc::new(Mutex::new(View::default()));
+            let told = Arc::clone(&filtered_view);
+            let filtered = Filtered::new(even, move |event: &Event<ConfigMap>| {
+                told.lock().take(event);
+            });
             let (mut marks, mut passed) = (0, 0);
             let mut version = 2;
             for op in ops {
@@ -380,7 +391,10 @@ mod tests {
                     Op::Take(n) => {
                         for step in (0..n).map_while(|_| queue.try_next()) {
                             match step {
-                                Step::Deliver(event) => view.take(&event),
+                                Step::Deliver(event) => {
+                                    view.take(&event);
+                                    filtered.on_event(&event);
+                                }
                                 Step::Synced => passed += 1,
                             }
                         }
@@ -390,11 +404,16 @@ mod tests {
             }
             while let Some(step) = queue.try_next() {
                 match step {
-                    Step::Deliver(event) => view.take(&event),
+                    Step::Deliver(event) => {
+                        view.take(&event);
+                        filtered.on_event(&event);
+                    }
                     Step::Synced => passed += 1,
                 }
             }
-            prop_assert_eq!(view.0, truth);
+            prop_assert_eq!(&view.0, &truth);
+            truth.retain(|_, object| even(object));
+            prop_assert_eq!(&filtered_view.lock().0, &truth);
             prop_assert_eq!(passed, marks);
             let state = queue.state.lock();
             prop_assert_eq!((state.waiting, state.dead, state.slots.len()), (0, 0, 0));

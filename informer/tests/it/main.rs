@@ -3,6 +3,7 @@
 
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod cluster;
+mod filtered;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod http;
 mod lister;

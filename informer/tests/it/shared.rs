@@ -7,8 +7,8 @@ use std::time::Duration;
 use informer::source::WatchEvent;
 use informer::source::scripted::ListAnswer;
 use informer::{
-    Buffer, Cause, Error, Event, Filtered, HandlerOptions, InformerOptions, OnPanic, OnStop,
-    Registration, Synced, wait_for_cache_sync,
+    Buffer, Cause, Error, Event, HandlerOptions, InformerOptions, OnPanic, OnStop, Registration,
+    Synced, wait_for_cache_sync,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use parking_lot::Mutex;
@@ -16,12 +16,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;
-
-fn options(change: impl FnOnce(&mut HandlerOptions)) -> HandlerOptions {
-    let mut options = HandlerOptions::default();
-    change(&mut options);
-    options
-}
 
 /// Seconds after the start at which a handler was called for a resync.
 #[derive(Clone, Default)]
@@ -661,56 +655,6 @@ async fn dropping_the_run_stops_the_handlers() {
         Err(Error::Stopped { .. })
     ));
     registration.shutdown().await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn i92_a_filtered_handler_sees_objects_come_and_go_by_the_filter() {
-    let (source, informer) = scripted(InformerOptions::default());
-    source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
-    let feed = source.watch();
-    let log = Log::default();
-    let even = |object: &ConfigMap| {
-        let version = object.metadata.resource_version.as_deref().unwrap_or("1");
-        version.parse::<u64>().is_ok_and(|version| version % 2 == 0)
-    };
-    informer
-        .add_handler("even", Filtered::new(even, log.handler()))
-        .unwrap();
-    let _run = Run::start(&informer);
-    for version in [12, 14, 15, 17] {
-        feed.send(WatchEvent::Modified(object("a", version)));
-    }
-    feed.send(WatchEvent::Deleted(object("b", 18)));
-    settle().await;
-    assert_eq!(
-        log.take(),
-        ["+b@2!", "+a@12", "a@12~a@14", "-a@14", "-b@18"]
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn i92_a_filtered_handler_hears_of_each_end_however_far_it_is_behind() {
-    let (source, informer) = scripted(InformerOptions::default());
-    source.list(ListAnswer::all([object("a", 2)], "10"));
-    let feed = source.watch();
-    let log = Log::default();
-    let even = |object: &ConfigMap| {
-        let version = object.metadata.resource_version.as_deref().unwrap_or("1");
-        version.parse::<u64>().is_ok_and(|version| version % 2 == 0)
-    };
-    let merging = options(|o| o.buffer = Buffer::Coalesce(0));
-    informer
-        .add_handler_with("even", Filtered::new(even, log.handler()), merging)
-        .unwrap();
-    let _run = Run::start(&informer);
-    informer.synced().await;
-    settle().await;
-    feed.send_batch(vec![
-        WatchEvent::Modified(object("a", 11)),
-        WatchEvent::Deleted(object("a", 13)),
-    ]);
-    settle().await;
-    assert_eq!(log.take(), ["+a@2!", "-a@2"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use informer::source::scripted::Scripted;
 use informer::source::{self, Malformed, WatchEvent};
-use informer::{Event, Informer, InformerOptions, ObjectKey};
+use informer::{Event, HandlerOptions, Informer, InformerOptions, ObjectKey};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube_core::{ObjectMeta, Status};
 use parking_lot::Mutex;
@@ -83,6 +83,13 @@ pub(crate) fn show(event: &Event<ConfigMap>) -> String {
         } => format!("-{}", tag(object)),
         Event::Deleted { object, .. } => format!("-?{}", tag(object)),
     }
+}
+
+/// Options that differ from the default ones by `change`.
+pub(crate) fn options(change: impl FnOnce(&mut HandlerOptions)) -> HandlerOptions {
+    let mut options = HandlerOptions::default();
+    change(&mut options);
+    options
 }
 
 /// Keeps what a handler was told.
