@@ -74,6 +74,14 @@ impl User {
     }
 }
 
+/// What a good token stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) user: User,
+    /// Those of the audiences asked for that the token is meant for; never empty.
+    pub(crate) audiences: Vec<String>,
+}
+
 /// Why the signing key could not be made.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make the key that signs service account tokens: {0}")]
@@ -173,22 +181,28 @@ impl Authenticator {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, token)| token.trim())
             .ok_or_else(ApiError::unauthorized)?;
-        self.user_of(token, &[ISSUER.to_owned()], uid_of)
+        self.identity_of(token, &[ISSUER.to_owned()], uid_of)
+            .map(|identity| identity.user)
             .ok_or_else(ApiError::unauthorized)
     }
 
-    /// The user that a token stands for at any of the audiences; `None` if it is not good.
-    pub(crate) fn user_of(
+    /// Whom a token stands for at any of the audiences; `None` if it is not good at one of them.
+    pub(crate) fn identity_of(
         &self,
         token: &str,
         audiences: &[String],
         uid_of: impl Fn(&str, &str) -> Option<String>,
-    ) -> Option<User> {
+    ) -> Option<Identity> {
+        let identity = |user: User, meant: &[&str]| {
+            let shared = audiences.iter().filter(|one| meant.contains(&one.as_str()));
+            let audiences: Vec<String> = shared.cloned().collect();
+            (!audiences.is_empty()).then_some(Identity { user, audiences })
+        };
         // Digests are compared, so that the time tells nothing of the token.
         let digest = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
         let same = digest(token).as_ref() == digest(&self.admin_token).as_ref();
         if same {
-            return Some(User::admin());
+            return identity(User::admin(), &[ISSUER]);
         }
         let claims = self.verified_claims(token)?;
         let second = |key: &str| claims[key].as_i64();
@@ -196,19 +210,19 @@ impl Authenticator {
         if claims["iss"] != ISSUER || second("exp")? <= now || second("nbf")? > now {
             return None;
         }
-        let meant = claims["aud"].as_array()?;
-        if !meant
+        let meant: Vec<&str> = claims["aud"]
+            .as_array()?
             .iter()
             .filter_map(Value::as_str)
-            .any(|one| audiences.iter().any(|a| a == one))
-        {
-            return None;
-        }
+            .collect();
         let bound = &claims["kubernetes.io"];
         let namespace = bound["namespace"].as_str()?;
         let name = bound["serviceaccount"]["name"].as_str()?;
         let uid = bound["serviceaccount"]["uid"].as_str()?;
-        (uid_of(namespace, name)? == uid).then(|| User::service_account(namespace, name, uid))
+        if uid_of(namespace, name)? != uid {
+            return None;
+        }
+        identity(User::service_account(namespace, name, uid), &meant)
     }
 
     fn verified_claims(&self, token: &str) -> Option<Value> {
@@ -279,6 +293,9 @@ mod tests {
             .sign(account, &["other".to_owned()], 600)
             .unwrap();
         assert!(authenticator.authenticate(&bearer(&other), exists).is_err());
+        let asked = [ISSUER.to_owned(), "other".to_owned(), "third".to_owned()];
+        let identity = authenticator.identity_of(&other, &asked, exists).unwrap();
+        assert_eq!(identity.audiences, ["other"], "and no other is vouched for");
 
         tokio::time::advance(Duration::from_secs(601)).await;
         assert!(authenticator.authenticate(&bearer(&token), exists).is_err());

@@ -349,3 +349,40 @@ async fn patches_cannot_nest_an_object_beyond_what_can_be_read() {
     assert_eq!(code, 200);
     assert_eq!(cluster.counters().panics(), 0);
 }
+
+#[tokio::test]
+async fn what_a_subresource_refuses_leaves_no_trace() {
+    let cluster = DevCluster::builder()
+        .start()
+        .await
+        .expect("the cluster starts");
+    let client = cluster.client();
+    let base = "/api/v1/namespaces/default";
+    let ask_json = async |method: Method, path: String, body: Value| {
+        let body = body.to_string().into_bytes();
+        ask(&client, method, &path, "application/json", body).await
+    };
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+    let (_, before) = ask_json(Method::POST, format!("{base}/pods"), pod).await;
+    let stale = json!({
+        "metadata": {"name": "p"}, "deleteOptions": {"preconditions": {"uid": "of-a-predecessor"}},
+    });
+    let (code, _) = ask_json(Method::POST, format!("{base}/pods/p/eviction"), stale).await;
+    assert_eq!(code, 409);
+    let (_, after) = ask_json(Method::GET, format!("{base}/pods/p"), json!({})).await;
+    assert_eq!(after, before);
+
+    let account = json!({"metadata": {"name": "s"}});
+    ask_json(Method::POST, format!("{base}/serviceaccounts"), account).await;
+    let bound =
+        json!({"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}});
+    let path = format!("{base}/serviceaccounts/s/token");
+    let (code, answer) = ask_json(Method::POST, path, bound).await;
+    assert_eq!(code, 422);
+    assert_eq!(
+        answer["details"]["causes"][0]["field"],
+        "spec.boundObjectRef"
+    );
+    assert!(answer["status"]["token"].is_null());
+}

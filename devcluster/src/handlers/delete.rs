@@ -114,7 +114,7 @@ pub(super) fn success(resource: &Resource, key: &Key, uid: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }
 
-fn check_preconditions(
+pub(super) fn check_preconditions(
     resource: &Resource,
     key: &Key,
     current: &Value,

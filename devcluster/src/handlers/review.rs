@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Api, Call, body, options::WriteOptions};
 use crate::{
-    auth::{ISSUER, User},
+    auth::{ISSUER, Identity, User},
     error::{ApiError, ApiResult},
     http::{
         accept::{self, Offer},
@@ -49,8 +49,8 @@ impl Api {
             audiences.push(ISSUER.to_owned());
         }
         let uid_of = |namespace: &str, name: &str| self.account_uid(namespace, name);
-        match self.authenticator.user_of(token, &audiences, uid_of) {
-            Some(user) => json!({
+        match self.authenticator.identity_of(token, &audiences, uid_of) {
+            Some(Identity { user, audiences }) => json!({
                 "authenticated": true, "user": user_info(&user), "audiences": audiences,
             }),
             None => json!({

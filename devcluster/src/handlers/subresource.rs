@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     Api, Call, body,
+    delete::check_preconditions,
     options::{DeleteOptions, WriteOptions},
     present::View,
     update::{Change, Changed, Origin, Part},
@@ -144,7 +145,7 @@ impl Api {
         let options = WriteOptions::parse(&call.query, "CreateOptions")?;
         let eviction = body::decode_as(call, "policy/v1", "Eviction")?;
         let delete = DeleteOptions::checked(&eviction["deleteOptions"])?;
-        let delete = DeleteOptions {
+        let mut delete = DeleteOptions {
             dry_run: delete.dry_run || options.dry_run,
             ..delete
         };
@@ -158,7 +159,8 @@ impl Api {
             origin: Origin::Patch,
             dry_run: delete.dry_run,
         };
-        self.change(&mut change, &mut call.warnings, |current, _| {
+        let changed = self.change(&mut change, &mut call.warnings, |current, _| {
+            check_preconditions(&resource, &key, current, &delete)?;
             let mut new = current.clone();
             let mut conditions: Vec<Value> =
                 new["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -171,6 +173,9 @@ impl Api {
             }
             Ok(new)
         })?;
+        // The pod that was looked at, not a successor of its name; and not the version from before.
+        delete.uid = Some(metadata_text(&object_of(&resource, changed), "uid").to_owned());
+        delete.resource_version = None;
         self.delete_object(&resource, &key, &delete)?;
         Ok(response::json(201, &created_status()))
     }
@@ -181,6 +186,17 @@ impl Api {
         let mut request = body::decode_as(call, "authentication.k8s.io/v1", "TokenRequest")?;
         let account = self.existing(call)?;
         let spec = &request["spec"];
+        if !spec["boundObjectRef"].is_null() {
+            // A token that outlives the object it was bound to would be worse than none.
+            let why = "tokens are not bound to objects here: leave it out";
+            let error = FieldError::forbidden("spec.boundObjectRef", why);
+            return Err(ApiError::invalid(
+                "authentication.k8s.io",
+                "TokenRequest",
+                call.name(),
+                &[error],
+            ));
+        }
         let seconds = spec["expirationSeconds"].as_i64().unwrap_or(TOKEN_SECONDS);
         let problem = if seconds < MIN_TOKEN_SECONDS {
             Some("may not specify a duration less than 10 minutes")
