@@ -30,6 +30,11 @@
 //! - Everybody who has a token may do everything: roles are stored, not evaluated.
 //! - No server-side apply and no managed fields, no protobuf answers (clients that ask for them take JSON as
 //!   well), no admission webhooks, no conversion webhooks.
+//! - No garbage collector: owner references are stored, dependents stay, and a deletion in the foreground
+//!   waits until somebody takes its finalizer away, as with an API server that runs alone.
+//! - Tokens of service accounts are bound to no other object; asking for that is refused.
+//! - What CEL rules cost is told before they run, from the sizes of the object. A rule that would stop early
+//!   on a very large object may be refused where the real server lets it run.
 //! - It serves its own machine, for development and tests; it is not hardened against its clients.
 
 mod auth;
