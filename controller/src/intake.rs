@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::source::StartSource;
 
 /// Shared by a controller and its handles. Handlers hold it weakly, so name and queue are free
-/// again once those are gone, whenever the informers let go of the handlers.
+/// again once those are gone, and the handlers are removed then at the latest.
 pub(crate) struct Intake {
     pub(crate) name: Name,
     pub(crate) queue: Queue,
@@ -63,8 +63,14 @@ impl Intake {
     }
 }
 
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 /// Removes a handler without waiting for a call that runs now: it finds the queue shut.
 fn remove(handler: &Registration) {
-    // The first poll does it. The handler's own task never comes here, which is the only failure.
+    // The first poll does it; inside the handler itself, which must not wait, it fails only after.
     drop(handler.shutdown().now_or_never());
 }

@@ -235,6 +235,22 @@ async fn c08_a_source_may_be_added_after_the_start_and_not_after_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c08_a_source_of_a_controller_that_never_runs_goes_with_it() {
+    let scene = Scene::listing(vec![config("a", 1)]);
+    let idle = Scripting::answering(|_, _| Ok(Action::Done));
+    let controller = Controller::builder(unique("idle"), idle)
+        .for_object(&scene.informer)
+        .build()
+        .unwrap();
+    let handle = controller.handle();
+    handle.add_source(Source::object(&scene.informer)).unwrap();
+    drop(controller);
+    assert_eq!(scene.informer.queue_lengths().len(), 1);
+    drop(handle);
+    assert!(scene.informer.queue_lengths().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn c07_a_name_is_free_once_controller_and_handles_are_gone() {
     let scene = Scene::listing(vec![config("a", 1)]);
     let name = unique("again");

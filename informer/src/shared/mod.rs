@@ -64,7 +64,7 @@ pub struct InformerOptions<K> {
     pub page_size: Option<u32>,
     /// Longest time for one list call.
     pub list_timeout: Duration,
-    /// Longest time for a watch to be answered.
+    /// Longest time for a watch to be answered; the client's own limit counts as well.
     pub open_timeout: Duration,
     /// Take the initial state as the first events of the watch, where the server can.
     pub watch_list: bool,

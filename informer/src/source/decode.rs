@@ -1,6 +1,7 @@
 //! From JSON text to an object, leaving out unwanted parts in the same pass.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,6 +11,8 @@ use serde::de::value::{BorrowedStrDeserializer, StrDeserializer};
 use serde::de::{
     Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor,
 };
+
+use serde_json::value::RawValue;
 
 use super::{Cut, Malformed};
 use crate::ObjectKey;
@@ -88,15 +91,15 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
             Err(_) => (String::new(), "the code that reads it panics".to_owned()),
         };
         let named = serde_json::from_slice::<Named<'_>>(text).unwrap_or_default();
-        let meta = named.metadata;
+        let namespace = named.text("namespace");
         Malformed {
             kind: self.kind.clone(),
-            key: meta
-                .name
+            key: named
+                .text("name")
                 .filter(|name| !name.is_empty())
-                .map(|name| ObjectKey::from_parts(meta.namespace.as_deref(), &name)),
-            uid: meta.uid.map(Cow::into_owned),
-            resource_version: meta.resource_version.map(Cow::into_owned),
+                .map(|name| ObjectKey::from_parts(namespace.as_deref(), &name)),
+            uid: named.text("uid"),
+            resource_version: named.text("resourceVersion"),
             path,
             problem,
             deleted,
@@ -104,24 +107,18 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     }
 }
 
-/// What can be read of an object whatever its kind.
+/// What can be read of an object whatever its kind, each part by itself: a cache that cannot tell
+/// whose state is unreadable would take that object for gone.
 #[derive(Default, serde::Deserialize)]
 struct Named<'a> {
     #[serde(default, borrow)]
-    metadata: NamedMeta<'a>,
+    metadata: HashMap<Cow<'a, str>, &'a RawValue>,
 }
 
-#[derive(Default, serde::Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct NamedMeta<'a> {
-    #[serde(borrow)]
-    namespace: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    name: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    uid: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    resource_version: Option<Cow<'a, str>>,
+impl Named<'_> {
+    fn text(&self, field: &str) -> Option<String> {
+        serde_json::from_str(self.metadata.get(field)?.get()).ok()
+    }
 }
 
 /// A decoding problem without any value of the object, which may be a secret.
@@ -567,6 +564,18 @@ mod tests {
                 problem: "found map, expected a string".into(),
                 deleted: true,
             }
+        );
+    }
+
+    #[test]
+    fn a_misfit_of_one_part_of_the_metadata_hides_no_other() {
+        let text = br#"{"metadata":{"name":"a","namespace":"n","uid":7,"resourceVersion":"3"}}"#;
+        let malformed = decoder::<Pod>(ALL).object(text, false).unwrap_err();
+        assert_eq!(malformed.path, "metadata.uid");
+        assert_eq!(malformed.key, Some(ObjectKey::namespaced("n", "a")));
+        assert_eq!(
+            (malformed.uid, malformed.resource_version),
+            (None, Some("3".into()))
         );
     }
 
