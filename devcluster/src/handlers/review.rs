@@ -38,16 +38,7 @@ impl Api {
 
     fn review_token(&self, spec: &Value) -> Value {
         let token = spec["token"].as_str().unwrap_or_default();
-        let mut audiences: Vec<String> = spec["audiences"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect();
-        if audiences.is_empty() {
-            audiences.push(ISSUER.to_owned());
-        }
+        let audiences = audiences_of(spec);
         let uid_of = |namespace: &str, name: &str| self.account_uid(namespace, name);
         match self.authenticator.identity_of(token, &audiences, uid_of) {
             Some(Identity { user, audiences }) => json!({
@@ -57,6 +48,17 @@ impl Api {
                 "authenticated": false, "user": {}, "error": "[invalid bearer token, token lookup failed]",
             }),
         }
+    }
+}
+
+/// The audiences that a review or a request for a token names; without any, the server itself.
+pub(super) fn audiences_of(spec: &Value) -> Vec<String> {
+    let named = spec["audiences"].as_array().into_iter().flatten();
+    let named: Vec<String> = named.filter_map(Value::as_str).map(str::to_owned).collect();
+    if named.is_empty() {
+        vec![ISSUER.to_owned()]
+    } else {
+        named
     }
 }
 

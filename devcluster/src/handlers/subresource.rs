@@ -10,10 +10,11 @@ use super::{
     delete::check_preconditions,
     options::{DeleteOptions, WriteOptions},
     present::View,
+    review::audiences_of,
     update::{Change, Changed, Origin, Part},
 };
 use crate::{
-    auth::{Account, ISSUER},
+    auth::Account,
     clock::seconds_text,
     error::{ApiError, ApiResult},
     http::{
@@ -214,16 +215,7 @@ impl Api {
                 &[error],
             ));
         }
-        let mut audiences: Vec<String> = spec["audiences"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect();
-        if audiences.is_empty() {
-            audiences.push(ISSUER.to_owned());
-        }
+        let audiences = audiences_of(spec);
         let namespace = call.namespace().unwrap_or_default();
         let uid = account.field("metadata.uid");
         let account = Account {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, KeyToPath, Pod, Secret};
 use kube_client::{Api, Client};
 
 use super::lifecycle::Blocked;
@@ -47,6 +47,12 @@ type Data = BTreeMap<String, Vec<u8>>;
 /// The objects read for one pod, none where one is missing; never shown.
 pub(super) struct Loaded(BTreeMap<(Kind, String), Option<Data>>);
 
+/// The keys that a volume asks for; none of them means all.
+fn keys_of(items: Option<&[KeyToPath]>) -> Vec<String> {
+    let items = items.unwrap_or_default();
+    items.iter().map(|item| item.key.clone()).collect()
+}
+
 /// Every reference that is not optional, volumes first as the kubelet mounts before it starts.
 pub(super) fn required(pod: &Pod) -> Vec<Reference> {
     let Some(spec) = &pod.spec else {
@@ -68,12 +74,7 @@ pub(super) fn required(pod: &Pod) -> Vec<Reference> {
             }
         };
         if let Some(secret) = &volume.secret {
-            let keys = secret
-                .items
-                .iter()
-                .flatten()
-                .map(|item| item.key.clone())
-                .collect();
+            let keys = keys_of(secret.items.as_deref());
             add(
                 Kind::Secret,
                 secret.secret_name.as_deref(),
@@ -82,12 +83,7 @@ pub(super) fn required(pod: &Pod) -> Vec<Reference> {
             );
         }
         if let Some(map) = &volume.config_map {
-            let keys = map
-                .items
-                .iter()
-                .flatten()
-                .map(|item| item.key.clone())
-                .collect();
+            let keys = keys_of(map.items.as_deref());
             add(Kind::ConfigMap, Some(&map.name), map.optional, keys);
         }
         for source in volume
@@ -96,21 +92,11 @@ pub(super) fn required(pod: &Pod) -> Vec<Reference> {
             .flat_map(|p| p.sources.iter().flatten())
         {
             if let Some(secret) = &source.secret {
-                let keys = secret
-                    .items
-                    .iter()
-                    .flatten()
-                    .map(|item| item.key.clone())
-                    .collect();
+                let keys = keys_of(secret.items.as_deref());
                 add(Kind::Secret, Some(&secret.name), secret.optional, keys);
             }
             if let Some(map) = &source.config_map {
-                let keys = map
-                    .items
-                    .iter()
-                    .flatten()
-                    .map(|item| item.key.clone())
-                    .collect();
+                let keys = keys_of(map.items.as_deref());
                 add(Kind::ConfigMap, Some(&map.name), map.optional, keys);
             }
         }
