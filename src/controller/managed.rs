@@ -161,7 +161,10 @@ impl ProxyReconciler {
         };
         crash::point(Cp::Cp3);
         let instance = creation.instance();
-        pass.set_spec_hash(plan::hash_of(instance, hash)).await?;
+        if let Err(error) = pass.set_spec_hash(plan::hash_of(instance, hash)).await {
+            self.take_back(pass, wanted, instance, &error).await?;
+            return Err(error);
+        }
         crash::point(Cp::Cp4);
         pass.draft.record(wanted.name, instance);
         pass.draft.edit().create_attempts = request.attempt;
@@ -186,6 +189,31 @@ impl ProxyReconciler {
                 .not_provisioned(Reason::Provisioning, starting(instance));
         }
         Ok(Next::Provisioning)
+    }
+
+    /// Deletes an instance whose Proxy went while it was being made, for nobody would look for it.
+    ///
+    /// An API server that has begun to delete an object without finalizers does not heed one that
+    /// is added meanwhile, so the finalizer of M1 is no proof that the Proxy is still there.
+    async fn take_back(
+        &self,
+        pass: &Pass<'_>,
+        wanted: Named<'_>,
+        instance: &Instance,
+        error: &Error,
+    ) -> Result<(), Error> {
+        let went = error.is_gone() || (error.is_conflict() && pass.is_superseded().await?);
+        if !went {
+            return Ok(());
+        }
+        let owner = pass.owner(&self.cluster_id);
+        let deleted = wanted
+            .provider
+            .delete(&instance.id, &owner, &instance.incarnation);
+        deleted.await.map_err(|source| Error::Provider {
+            provider: wanted.name.to_owned(),
+            source,
+        })
     }
 
     /// M7: an instance on record without a hash that could be compared.

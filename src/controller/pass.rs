@@ -156,6 +156,13 @@ impl<'a> Pass<'a> {
         self.patch_metadata("spec hash annotation", &patch).await
     }
 
+    /// Whether the API server has no such Proxy any more, be it that another took its name.
+    pub(crate) async fn is_superseded(&self) -> Result<bool, Error> {
+        let live = self.api.get_opt(&self.base.name_any()).await;
+        let live = live.map_err(|error| Error::Read(error.into()))?;
+        Ok(live.is_none_or(|live| live.metadata.uid != self.base.metadata.uid))
+    }
+
     fn guarded(&self, mut metadata: Value) -> Value {
         metadata["resourceVersion"] = json!(self.newest.metadata.resource_version);
         json!({ "metadata": metadata })

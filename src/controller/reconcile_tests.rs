@@ -1053,6 +1053,63 @@ async fn a_proxy_that_went_behind_the_cache_is_no_failure() {
     assert_eq!(world.ok().await, Action::Done, "M1 meets 404");
 }
 
+/// A cache that has seen the finalizer and not what came after it.
+async fn about_to_create() -> World {
+    let mut world = World::new(&managed());
+    world.ok().await;
+    world.thaw();
+    world.freeze();
+    world.provider.take_calls();
+    world
+}
+
+/// As a real server does that had begun to delete the object when the finalizer came.
+#[tokio::test(start_paused = true)]
+async fn an_instance_made_for_a_proxy_that_went_in_spite_of_its_finalizer_is_taken_back() {
+    let mut world = about_to_create().await;
+    world
+        .server
+        .edit(PATH, &json!({ "metadata": { "finalizers": null } }));
+    world.server.delete(PATH);
+    assert_eq!(world.ok().await, Action::Done);
+    world.provider.finish_deletions();
+    assert!(world.provider.see(INSTANCE).is_none());
+    assert_eq!(world.provider.made(), 1, "it was made, and taken back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_made_for_a_proxy_whose_name_another_took_is_taken_back() {
+    let mut world = about_to_create().await;
+    let mut object = world.server.get(PATH).expect("there");
+    object["metadata"] = json!({ "name": "a", "namespace": "crawl", "uid": "u2", "generation": 1 });
+    world.server.put(PATH, object);
+    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::ZERO));
+    world.provider.finish_deletions();
+    assert!(world.provider.see(INSTANCE).is_none());
+    world.thaw();
+    world.ok().await;
+    world.ok().await;
+    assert!(world.provider.see("px-u2").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_made_while_its_proxy_was_edited_stays() {
+    let mut world = about_to_create().await;
+    world
+        .server
+        .edit(PATH, &json!({ "metadata": { "labels": { "pool": "a" } } }));
+    assert_eq!(world.ok().await, Action::RequeueAfter(Duration::ZERO));
+    assert!(
+        world
+            .provider
+            .see(INSTANCE)
+            .is_some_and(|seen| !seen.deleting)
+    );
+    world.thaw();
+    assert!(world.run().await);
+    assert_eq!(world.provider.made(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn steps_without_progress_are_slowed_down() {
     let mut world = settled(&managed()).await;

@@ -10,10 +10,15 @@ pub(crate) mod through;
 pub(crate) mod world;
 
 /// Says why a test proves nothing on this machine.
+pub(crate) fn skipped(why: &str) {
+    say(&format!("skipped: {why}"));
+}
+
+/// Shows a text with the test that it belongs to.
 #[expect(
     clippy::print_stderr,
     reason = "the test harness shows it with the test"
 )]
-pub(crate) fn skipped(why: &str) {
-    eprintln!("skipped: {why}");
+fn say(text: &str) {
+    eprintln!("{text}");
 }

@@ -68,3 +68,12 @@ impl Operator {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
+
+impl Drop for Operator {
+    /// Shows what the operator said where a test has failed.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            super::say(&format!("the operator's log:\n{}", self.log()));
+        }
+    }
+}
