@@ -22,8 +22,7 @@ pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-config
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::Secret;
 /// use informer::{Informer, InformerOptions, MetadataOnly};
-/// # fn main() -> Result<(), informer::Error> {
-/// # let client: kube_client::Client = unimplemented!();
+/// # fn start(client: kube_client::Client) -> Result<(), informer::Error> {
 /// let secrets: Informer<MetadataOnly<Secret>> = Informer::new(client, InformerOptions::default())?;
 /// # Ok(()) }
 /// ```
