@@ -5,10 +5,14 @@
 mod key;
 mod limit;
 mod measure;
+mod proxy;
+mod reconcile;
+mod replayd;
 mod workqueue;
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
+pub use reconcile::run as run_reconcile;
 pub use workqueue::{SCENARIOS, run};
 
 /// Why a run did not take place.
@@ -18,13 +22,15 @@ pub enum Error {
     Unsupported(String),
     /// The command line is wrong.
     Usage(String),
+    /// The run began and did not come to its end.
+    Failed(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsupported(what) => write!(f, "there is no {what} here"),
-            Self::Usage(what) => f.write_str(what),
+            Self::Usage(what) | Self::Failed(what) => f.write_str(what),
         }
     }
 }

@@ -1,4 +1,7 @@
 //! `bench workqueue --scenario NAME --key string|struct --scale FACTOR [--series SERIES]`
+//!
+//! `bench reconcile --url URL --n N --mode list|watchlist --concurrency C --events M
+//! --paced-events L --rate R`
 
 use std::process::ExitCode;
 
@@ -8,8 +11,11 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let result = match words.next().as_deref() {
         Some("workqueue") => Args::parse(words).and_then(|args| benches::run(&args)),
+        Some("reconcile") => Args::parse(words).and_then(|args| benches::run_reconcile(&args)),
         Some(other) => Err(Error::Unsupported(other.to_owned())),
-        None => Err(Error::Usage("which bench? There is: workqueue".to_owned())),
+        None => Err(Error::Usage(
+            "which bench? There are: workqueue, reconcile".to_owned(),
+        )),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -92,7 +92,7 @@ impl Baseline {
 pub(crate) struct End {
     pub(crate) seconds: f64,
     pub(crate) cpu: f64,
-    peak: f64,
+    pub(crate) peak: f64,
     /// Bytes by which the peak lies above the baseline.
     pub(crate) grown: f64,
 }
