@@ -70,7 +70,45 @@ impl<K> Event<K> {
     }
 }
 
+/// Why a handler is told of an event.
+///
+/// Together with [`Event::resource_version`] it lets an event be followed from the server to what
+/// it led to: both stand in the span `informer.event` in which handlers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// The state that the handler started with: the first list, or the replay for a late handler.
+    Initial,
+    /// A frame of a watch.
+    Watch,
+    /// A later list, which found a difference.
+    Relist,
+    /// A resync was due; nothing changed.
+    Resync,
+    /// The namespace is no longer looked at, or the server no longer knows it.
+    Unfollowed,
+}
+
+impl Origin {
+    /// The origin as a word for labels and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Initial => "initial",
+            Self::Watch => "watch",
+            Self::Relist => "relist",
+            Self::Resync => "resync",
+            Self::Unfollowed => "unfollowed",
+        }
+    }
+}
+
 impl<K: Resource> Event<K> {
+    /// Version of the object as it is now, or as it was last; empty where it has none. That of a
+    /// deletion in a watch is the deletion's own.
+    pub fn resource_version(&self) -> &str {
+        let meta = self.object().meta();
+        meta.resource_version.as_deref().unwrap_or_default()
+    }
+
     /// Key of the object, the same for a live object and for a tombstone.
     pub fn key(&self) -> ObjectKey {
         ObjectKey::of(&**self.object())
@@ -98,6 +136,13 @@ impl<K: Resource> Event<K> {
 pub trait Handler<K>: Send + Sync + 'static {
     /// Called for each event.
     fn on_event(&self, event: &Event<K>);
+
+    /// As [`Handler::on_event`], for handlers that want to know why they are told. Where it is
+    /// implemented, it alone is called.
+    fn on_event_from(&self, event: &Event<K>, origin: Origin) {
+        let _: Origin = origin;
+        self.on_event(event);
+    }
 }
 
 impl<K, F> Handler<K> for F
@@ -116,6 +161,13 @@ pub trait AsyncHandler<K>: Send + Sync + 'static {
     /// Called for each event. The future is dropped when its handler is removed, and when the
     /// informer stops unless [`OnStop::Deliver`](crate::OnStop::Deliver) was chosen.
     fn on_event(&self, event: Event<K>) -> impl Future<Output = ()> + Send;
+
+    /// As [`AsyncHandler::on_event`], for handlers that want to know why they are told. Where it
+    /// is implemented, it alone is called.
+    fn on_event_from(&self, event: Event<K>, origin: Origin) -> impl Future<Output = ()> + Send {
+        let _: Origin = origin;
+        self.on_event(event)
+    }
 }
 
 impl<K, F, Fut> AsyncHandler<K> for F
@@ -148,6 +200,28 @@ impl<F, H> Filtered<F, H> {
     {
         Self { filter, handler }
     }
+
+    /// The event as it looks through the filter.
+    fn passed<K>(&self, event: &Event<K>) -> Option<Event<K>>
+    where
+        F: Fn(&K) -> bool,
+    {
+        let Event::Updated { old, new } = event else {
+            return (self.filter)(event.object()).then(|| event.clone());
+        };
+        match ((self.filter)(old), (self.filter)(new)) {
+            (true, true) => Some(event.clone()),
+            (false, true) => Some(Event::Added {
+                object: Arc::clone(new),
+                is_in_initial_list: false,
+            }),
+            (true, false) => Some(Event::Deleted {
+                object: Arc::clone(old),
+                final_state_known: true,
+            }),
+            (false, false) => None,
+        }
+    }
 }
 
 impl<K, F, H> Handler<K> for Filtered<F, H>
@@ -156,23 +230,14 @@ where
     H: Handler<K>,
 {
     fn on_event(&self, event: &Event<K>) {
-        let Event::Updated { old, new } = event else {
-            if (self.filter)(event.object()) {
-                self.handler.on_event(event);
-            }
-            return;
-        };
-        match ((self.filter)(old), (self.filter)(new)) {
-            (true, true) => self.handler.on_event(event),
-            (false, true) => self.handler.on_event(&Event::Added {
-                object: Arc::clone(new),
-                is_in_initial_list: false,
-            }),
-            (true, false) => self.handler.on_event(&Event::Deleted {
-                object: Arc::clone(old),
-                final_state_known: true,
-            }),
-            (false, false) => {}
+        if let Some(event) = self.passed(event) {
+            self.handler.on_event(&event);
+        }
+    }
+
+    fn on_event_from(&self, event: &Event<K>, origin: Origin) {
+        if let Some(event) = self.passed(event) {
+            self.handler.on_event_from(&event, origin);
         }
     }
 }

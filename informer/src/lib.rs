@@ -15,7 +15,7 @@ mod synced;
 mod version;
 
 pub use self::error::{BoxError, Cause, Error};
-pub use self::event::{AsyncHandler, Event, Filtered, Handler};
+pub use self::event::{AsyncHandler, Event, Filtered, Handler, Origin};
 pub use self::factory::{Factory, FactoryOptions};
 pub use self::key::{ObjectKey, ParseKeyError};
 pub use self::lister::{Lister, NotFound, Snapshot};

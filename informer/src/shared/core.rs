@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::progress::Progress;
 use super::subscriber::{Callback, HandlerOptions, Registration, Subscriber};
 use crate::store::{BuildUp, Change, Delta, Store};
-use crate::{Error, Event, ObjectKey};
+use crate::{Error, Event, ObjectKey, Origin};
 
 /// Shortest resync period.
 const MIN_RESYNC: Duration = Duration::from_secs(1);
@@ -244,7 +244,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
     ) -> Option<ObjectKey> {
         let mut fanout = self.fanout.lock();
         let applied = self.store.apply(deltas, resource_version, strict_adds);
-        fanout.hand_out(applied.changes, false);
+        fanout.hand_out(applied.changes, Origin::Watch);
         applied.began_anew
     }
 
@@ -253,7 +253,12 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         let mut fanout = self.fanout.lock();
         let changes = self.store.replace(built, resource_version);
         let first = !std::mem::replace(&mut fanout.synced, true);
-        fanout.hand_out(changes, first);
+        let origin = if first {
+            Origin::Initial
+        } else {
+            Origin::Relist
+        };
+        fanout.hand_out(changes, origin);
         if first {
             for member in &fanout.members {
                 member.subscriber.queue.push_synced();
@@ -307,10 +312,11 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
                 continue;
             }
             for entry in version.iter() {
-                member.subscriber.queue.push(Event::Updated {
+                let event = Event::Updated {
                     old: Arc::clone(&entry.object),
                     new: Arc::clone(&entry.object),
-                });
+                };
+                member.subscriber.queue.push(event, Origin::Resync);
             }
         }
     }
@@ -323,13 +329,13 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
             .retain(|member| !member.subscriber.is_removed());
     }
 
-    fn hand_out(&mut self, changes: Vec<Change<K>>, initial: bool) {
+    fn hand_out(&mut self, changes: Vec<Change<K>>, origin: Origin) {
         self.let_go();
         for change in changes {
             let event = match change {
                 Change::Added(object) => Event::Added {
                     object,
-                    is_in_initial_list: initial,
+                    is_in_initial_list: origin == Origin::Initial,
                 },
                 Change::Updated { old, new } => Event::Updated { old, new },
                 Change::Deleted {
@@ -342,9 +348,9 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
             };
             if let Some((last, others)) = self.members.split_last() {
                 for member in others {
-                    member.subscriber.queue.push(event.clone());
+                    member.subscriber.queue.push(event.clone(), origin);
                 }
-                last.subscriber.queue.push(event);
+                last.subscriber.queue.push(event, origin);
             }
         }
     }

@@ -9,7 +9,7 @@ use kube_core::Resource;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::{Event, ObjectKey};
+use crate::{Event, ObjectKey, Origin};
 
 /// What a handler's queue does when its handler does not keep up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +33,14 @@ impl Default for Buffer {
 /// What a handler's task does next.
 #[derive(Debug)]
 pub(super) enum Step<K> {
-    Deliver(Event<K>),
+    Deliver(Event<K>, Origin),
     /// All events of the initial state have been delivered.
     Synced,
 }
 
 #[derive(Debug)]
 enum Slot<K> {
-    Event(Event<K>),
+    Event(Event<K>, Origin),
     Synced,
     /// An event that was merged away.
     Dead,
@@ -98,8 +98,8 @@ impl<K: Resource> Queue<K> {
         state.replay.len() + state.waiting
     }
 
-    pub(super) fn push(&self, event: Event<K>) {
-        self.state.lock().push(event, self.buffer);
+    pub(super) fn push(&self, event: Event<K>, origin: Origin) {
+        self.state.lock().push(event, origin, self.buffer);
         self.ready.notify_one();
     }
 
@@ -126,25 +126,25 @@ impl<K: Resource> Queue<K> {
 }
 
 impl<K: Resource> State<K> {
-    fn push(&mut self, event: Event<K>, buffer: Buffer) {
+    fn push(&mut self, event: Event<K>, origin: Origin, buffer: Buffer) {
         if let Buffer::Coalesce(limit) = buffer
             && self.waiting >= limit
         {
-            self.merge(event);
+            self.merge(event, origin);
             return;
         }
         if let Some(last_of) = &mut self.last_of {
             last_of.insert(event.key(), self.first + self.slots.len() as u64);
         }
-        self.append(event);
+        self.append(event, origin);
     }
 
-    fn append(&mut self, event: Event<K>) {
-        self.slots.push_back(Slot::Event(event));
+    fn append(&mut self, event: Event<K>, origin: Origin) {
+        self.slots.push_back(Slot::Event(event, origin));
         self.waiting += 1;
     }
 
-    fn merge(&mut self, event: Event<K>) {
+    fn merge(&mut self, event: Event<K>, origin: Origin) {
         if self.last_of.is_none() {
             self.last_of = Some(self.index());
         }
@@ -155,16 +155,21 @@ impl<K: Resource> State<K> {
             let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
             self.slots.get_mut(at)
         });
-        let Some(slot @ Slot::Event(_)) = waiting else {
+        let Some(slot @ Slot::Event(..)) = waiting else {
             last_of.insert(key, next);
-            self.append(event);
+            self.append(event, origin);
             return;
         };
-        let Slot::Event(before) = std::mem::replace(slot, Slot::Dead) else {
+        let Slot::Event(before, first) = std::mem::replace(slot, Slot::Dead) else {
             unreachable!("matched as an event above")
         };
         match combine(&before, event) {
-            Ok(Merged::Into(merged)) => *slot = Slot::Event(merged),
+            Ok(Merged::Into(merged)) => {
+                // An addition stays what it was, however often it was updated since; a change that
+                // waits makes a resync void.
+                let kept = matches!(merged, Event::Added { .. }) || origin == Origin::Resync;
+                *slot = Slot::Event(merged, if kept { first } else { origin });
+            }
             Ok(Merged::Cancelled) => {
                 self.waiting -= 1;
                 self.dead += 1;
@@ -176,9 +181,9 @@ impl<K: Resource> State<K> {
                 }
             }
             Err(event) => {
-                *slot = Slot::Event(before);
+                *slot = Slot::Event(before, first);
                 last_of.insert(key, next);
-                self.append(event);
+                self.append(event, origin);
             }
         }
     }
@@ -194,7 +199,7 @@ impl<K: Resource> State<K> {
         (self.first..)
             .zip(&self.slots)
             .filter_map(|(number, slot)| match slot {
-                Slot::Event(event) => Some((event.key(), number)),
+                Slot::Event(event, _) => Some((event.key(), number)),
                 Slot::Synced | Slot::Dead => None,
             })
             .collect()
@@ -205,10 +210,11 @@ impl<K: Resource> State<K> {
             if self.replay.len() == 0 {
                 self.replay = Vec::new().into_iter();
             }
-            return Some(Step::Deliver(Event::Added {
+            let event = Event::Added {
                 object,
                 is_in_initial_list: true,
-            }));
+            };
+            return Some(Step::Deliver(event, Origin::Initial));
         }
         loop {
             let slot = self.slots.pop_front()?;
@@ -216,11 +222,11 @@ impl<K: Resource> State<K> {
             match slot {
                 Slot::Dead => self.dead -= 1,
                 Slot::Synced => return Some(Step::Synced),
-                Slot::Event(event) => {
+                Slot::Event(event, origin) => {
                     self.waiting -= 1;
                     self.forget(&event);
                     self.calm_down(buffer);
-                    return Some(Step::Deliver(event));
+                    return Some(Step::Deliver(event, origin));
                 }
             }
         }
@@ -368,20 +374,21 @@ mod tests {
                 match op {
                     Op::Change(at, true) => {
                         if let Some(object) = truth.remove(&at) {
-                            queue.push(Event::Deleted { object, final_state_known: true });
+                            queue.push(Event::Deleted { object, final_state_known: true }, Origin::Watch);
                         }
                     }
                     Op::Change(at, false) => {
                         let new = object(at, version);
-                        queue.push(match truth.insert(at, Arc::clone(&new)) {
+                        let event = match truth.insert(at, Arc::clone(&new)) {
                             None => Event::Added { object: new, is_in_initial_list: false },
                             Some(old) => Event::Updated { old, new },
-                        });
+                        };
+                        queue.push(event, Origin::Watch);
                     }
                     Op::Resync(at) => {
                         if let Some(object) = truth.get(&at) {
                             let (old, new) = (Arc::clone(object), Arc::clone(object));
-                            queue.push(Event::Updated { old, new });
+                            queue.push(Event::Updated { old, new }, Origin::Resync);
                         }
                     }
                     Op::EndOfInitial => {
@@ -391,7 +398,7 @@ mod tests {
                     Op::Take(n) => {
                         for step in (0..n).map_while(|_| queue.try_next()) {
                             match step {
-                                Step::Deliver(event) => {
+                                Step::Deliver(event, _) => {
                                     view.take(&event);
                                     filtered.on_event(&event);
                                 }
@@ -404,7 +411,7 @@ mod tests {
             }
             while let Some(step) = queue.try_next() {
                 match step {
-                    Step::Deliver(event) => {
+                    Step::Deliver(event, _) => {
                         view.take(&event);
                         filtered.on_event(&event);
                     }
@@ -423,23 +430,51 @@ mod tests {
     #[test]
     fn endless_churn_behind_a_stuck_handler_holds_no_memory() {
         let queue = Queue::new(Buffer::Coalesce(0), Vec::new());
-        queue.push(Event::Added {
-            object: object(0, 1),
+        let added = |object| Event::Added {
+            object,
             is_in_initial_list: false,
-        });
+        };
+        queue.push(added(object(0, 1)), Origin::Watch);
         for version in 0..10_000 {
             let object = object(1, version);
-            queue.push(Event::Added {
-                object: Arc::clone(&object),
-                is_in_initial_list: false,
-            });
-            queue.push(Event::Deleted {
+            queue.push(added(Arc::clone(&object)), Origin::Watch);
+            let deleted = Event::Deleted {
                 object,
                 final_state_known: true,
-            });
+            };
+            queue.push(deleted, Origin::Watch);
         }
         let state = queue.state.lock();
         assert_eq!(state.waiting, 1);
         assert!(state.slots.len() < 8, "{} slots", state.slots.len());
+    }
+
+    #[test]
+    fn i94_a_merged_event_tells_where_its_news_came_from() {
+        let queue = Queue::new(Buffer::Coalesce(0), Vec::new());
+        let (first, second, third) = (object(0, 1), object(0, 2), object(0, 3));
+        let updated = |old: &Arc<ConfigMap>, new: &Arc<ConfigMap>| Event::Updated {
+            old: Arc::clone(old),
+            new: Arc::clone(new),
+        };
+        let next = || match queue.try_next() {
+            Some(Step::Deliver(event, origin)) => {
+                (event.resource_version().to_owned(), origin.as_str())
+            }
+            other => panic!("{other:?}"),
+        };
+        queue.push(updated(&first, &second), Origin::Watch);
+        queue.push(updated(&second, &second), Origin::Resync);
+        assert_eq!(next(), ("2".to_owned(), "watch"), "a pending change wins");
+        queue.push(updated(&first, &second), Origin::Watch);
+        queue.push(updated(&second, &third), Origin::Relist);
+        assert_eq!(next(), ("3".to_owned(), "relist"));
+        let added = Event::Added {
+            object: first,
+            is_in_initial_list: true,
+        };
+        queue.push(added, Origin::Initial);
+        queue.push(updated(&second, &third), Origin::Watch);
+        assert_eq!(next(), ("3".to_owned(), "initial"));
     }
 }

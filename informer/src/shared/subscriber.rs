@@ -10,12 +10,13 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube_core::Resource;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::progress::Progress;
 use super::queue::{Buffer, Queue, Step};
 use crate::error::panic_text;
 use crate::synced::{Gate, Synced};
-use crate::{AsyncHandler, Cause, Error, Event, Handler};
+use crate::{AsyncHandler, Cause, Error, Event, Handler, ObjectKey, Origin};
 
 /// What to do with an event whose handler panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,15 +75,15 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 pub(super) enum Callback<K> {
     Plain(Box<dyn Handler<K>>),
-    Async(Box<dyn Fn(Event<K>) -> BoxFuture<'static, ()> + Send + Sync>),
+    Async(Box<dyn Fn(Event<K>, Origin) -> BoxFuture<'static, ()> + Send + Sync>),
 }
 
 impl<K: Send + Sync + 'static> Callback<K> {
     pub(super) fn from_async(handler: impl AsyncHandler<K>) -> Self {
         let handler = Arc::new(handler);
-        Self::Async(Box::new(move |event| {
+        Self::Async(Box::new(move |event, origin| {
             let handler = Arc::clone(&handler);
-            Box::pin(async move { handler.on_event(event).await })
+            Box::pin(async move { handler.on_event_from(event, origin).await })
         }))
     }
 }
@@ -203,22 +204,26 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
     }
 
     async fn step(&self, step: Step<K>) -> Result<(), Box<dyn std::any::Any + Send>> {
-        let event = match step {
+        let (event, origin) = match step {
             Step::Synced => {
                 self.shared.synced.open();
                 return Ok(());
             }
-            Step::Deliver(event) => event,
+            Step::Deliver(event, origin) => (event, origin),
         };
-        let key = event.key();
+        let span = self.span(&event, origin);
+        let object = Arc::clone(event.object());
         let id = self.shared.id;
         let outcome = match &self.callback {
             Callback::Plain(handler) => catch_unwind(AssertUnwindSafe(|| {
-                CURRENT.sync_scope(id, || handler.on_event(&event));
+                span.in_scope(|| {
+                    CURRENT.sync_scope(id, || handler.on_event_from(&event, origin));
+                });
             })),
             Callback::Async(handler) => {
-                let call = CURRENT.scope(id, async { handler(event).await });
-                AssertUnwindSafe(call).catch_unwind().await
+                let call = CURRENT.scope(id, async { handler(event, origin).await });
+                let call = AssertUnwindSafe(call).catch_unwind();
+                call.instrument(span).await
             }
         };
         let Err(panic) = outcome else { return Ok(()) };
@@ -230,7 +235,7 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         tracing::error!(
             informer = self.shared.informer.name(),
             handler = self.shared.name,
-            %key,
+            key = %ObjectKey::of(&*object),
             panic = panic_text(&*panic),
             "handler panicked"
         );
@@ -241,6 +246,20 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
                 Ok(())
             }
         }
+    }
+
+    /// The span of one call: which object, in which version, and why its handler is told.
+    fn span(&self, event: &Event<K>, origin: Origin) -> tracing::Span {
+        let meta = event.object().meta();
+        tracing::debug_span!(
+            "informer.event",
+            informer = self.shared.informer.name(),
+            handler = self.shared.name,
+            k8s.namespace.name = meta.namespace.as_deref(),
+            k8s.resource.name = meta.name.as_deref(),
+            k8s.resource.version = event.resource_version(),
+            event.reason = origin.as_str(),
+        )
     }
 }
 

@@ -8,6 +8,7 @@ mod filtered;
 mod http;
 mod lister;
 mod model;
+mod origin;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod real;
 mod reflector;
