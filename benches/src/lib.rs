@@ -2,16 +2,25 @@
 //!
 //! `bench` is an executable that `benches/peers/run-peers --extra` takes; see `benches/README.md`.
 
+mod index;
+mod informer;
 mod key;
 mod limit;
 mod measure;
+mod memory;
 mod proxy;
 mod reconcile;
 mod replayd;
 mod workqueue;
 
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use std::{collections::HashMap, fmt, str::FromStr};
 
+pub use index::run as run_index;
+pub use informer::run as run_informer;
 pub use reconcile::run as run_reconcile;
 pub use workqueue::{SCENARIOS, run};
 

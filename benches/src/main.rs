@@ -1,5 +1,12 @@
 //! `bench workqueue --scenario NAME --key string|struct --scale FACTOR [--series SERIES]`
 //!
+//! `bench informer --url URL --n N --mode list|watchlist --decode typed-json|metadata|dynamic
+//! --events M --paced-events L --rate R [--series SERIES]`
+//!
+//! `bench handlers --url URL --n N --decode DECODE --handlers H --events M`
+//!
+//! `bench index --n N`
+//!
 //! `bench reconcile --url URL --n N --mode list|watchlist --concurrency C --events M
 //! --paced-events L --rate R`
 
@@ -11,10 +18,14 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let result = match words.next().as_deref() {
         Some("workqueue") => Args::parse(words).and_then(|args| benches::run(&args)),
+        Some(bench @ ("informer" | "handlers")) => {
+            Args::parse(words).and_then(|args| benches::run_informer(bench, &args))
+        }
+        Some("index") => Args::parse(words).and_then(|args| benches::run_index(&args)),
         Some("reconcile") => Args::parse(words).and_then(|args| benches::run_reconcile(&args)),
         Some(other) => Err(Error::Unsupported(other.to_owned())),
         None => Err(Error::Usage(
-            "which bench? There are: workqueue, reconcile".to_owned(),
+            "which bench? There are: workqueue, informer, handlers, index, reconcile".to_owned(),
         )),
     };
     match result {

@@ -41,6 +41,30 @@ fn status(field: &str) -> f64 {
     kb.unwrap_or(0.0) * 1024.0
 }
 
+/// Hands free memory back to the system.
+pub(crate) fn settle() {
+    // SAFETY: there are no arguments that could be wrong.
+    #[cfg(feature = "mimalloc")]
+    #[expect(unsafe_code, reason = "the allocator keeps what was freed")]
+    unsafe {
+        libmimalloc_sys::mi_collect(true);
+    }
+    // SAFETY: there are no arguments that could be wrong.
+    #[cfg(all(not(feature = "mimalloc"), target_env = "gnu"))]
+    #[expect(
+        unsafe_code,
+        reason = "glibc keeps what was freed unless told otherwise"
+    )]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Memory of this process that is resident, in bytes.
+pub(crate) fn resident() -> f64 {
+    status("VmRSS")
+}
+
 /// The state before the measured part.
 pub(crate) struct Baseline {
     rss: f64,
@@ -51,15 +75,7 @@ pub(crate) struct Baseline {
 impl Baseline {
     /// Hands free memory back, resets the peak and starts the clocks.
     pub(crate) fn take() -> Self {
-        // SAFETY: there are no arguments that could be wrong.
-        #[cfg(target_env = "gnu")]
-        #[expect(
-            unsafe_code,
-            reason = "glibc keeps what was freed unless told otherwise"
-        )]
-        unsafe {
-            libc::malloc_trim(0);
-        }
+        settle();
         // Without it the peak is that of the whole process, which is reported as it is.
         std::fs::write("/proc/self/clear_refs", "5").ok();
         Self {
@@ -112,6 +128,16 @@ impl Series {
             "metric": metric, "value": value, "cpu_s": end.cpu, "peak_rss_bytes": end.peak,
         });
         println!("{line}");
+    }
+}
+
+/// A number without a fraction prints as an integer, as the peers print it.
+#[expect(clippy::cast_possible_truncation, reason = "checked to be whole")]
+pub(crate) fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        json!(value as i64)
+    } else {
+        json!(value)
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::measure::{Baseline, End, Series, quantiles};
+use crate::measure::{Baseline, End, Series, number, quantiles};
 use crate::proxy::Proxy;
 use crate::replayd::{FIRST_VERSION, Replayd, SENT_AT, STRIDE, unix_nanos};
 use crate::{Args, Error};
@@ -199,16 +199,6 @@ fn report_latency(plan: &Plan, phase: &Phase, end: &End) {
     series.emit(end, "paced_cpu_s", end.cpu);
     let reconciles = phase.reconciles.load(Ordering::Relaxed) as f64;
     series.emit(end, "paced_reconciles", reconciles);
-}
-
-/// A number without a fraction prints as an integer, as the peers print it.
-#[expect(clippy::cast_possible_truncation, reason = "checked to be whole")]
-fn number(value: f64) -> Value {
-    if value.fract() == 0.0 && value.abs() < 1e15 {
-        json!(value as i64)
-    } else {
-        json!(value)
-    }
 }
 
 /// Knows, from the definition of the event stream, which version of every object is its last one,
