@@ -4,7 +4,7 @@ use std::{
     io::Write as _,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -13,13 +13,18 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    apply::FieldTracking,
     auth::{Account, Authenticator, ISSUER, KeyError, User},
     clock::Clock,
     controllers::{NamespaceOptions, establish_definitions, expire_events, tend_namespaces},
     counters::{Counters, LogEntry},
+    faults::Faults,
     frontend::{Frontend, InProcess},
-    handlers::Api,
-    http::{server, tls},
+    handlers::{Api, Ownership, Writer},
+    http::{
+        server::{self, Stop},
+        tls,
+    },
     store::Store,
 };
 
@@ -83,6 +88,7 @@ pub struct Builder {
     allow_remote: bool,
     plain_http: bool,
     namespaces: NamespaceOptions,
+    tracking: FieldTracking,
 }
 
 impl Builder {
@@ -116,6 +122,13 @@ impl Builder {
         self
     }
 
+    /// Which objects have owners of their fields (`metadata.managedFields`); all, by default, as in a real
+    /// server. Without owners writes cost less and objects are smaller, and server-side apply is refused.
+    pub fn field_tracking(mut self, tracking: FieldTracking) -> Self {
+        self.tracking = tracking;
+        self
+    }
+
     /// Starts the cluster. It serves when this returns.
     ///
     /// # Errors
@@ -131,13 +144,65 @@ impl Builder {
 #[derive(Debug)]
 pub struct DevCluster {
     address: SocketAddr,
-    plain_http: bool,
+    /// None: plain HTTP.
+    tls: Option<Arc<rustls::ServerConfig>>,
     ca_pem: String,
     api: Arc<Api>,
     frontend: Arc<Frontend>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
+    serving: Option<Serving>,
+}
+
+/// The open port of a cluster.
+#[derive(Debug)]
+struct Serving {
+    cut: CancellationToken,
+    task: JoinSet<()>,
     connections: TaskTracker,
+}
+
+impl Serving {
+    fn start(
+        listener: TcpListener,
+        tls: Option<Arc<rustls::ServerConfig>>,
+        frontend: &Arc<Frontend>,
+        stop: &CancellationToken,
+    ) -> Self {
+        let stop = Stop {
+            drain: stop.clone(),
+            cut: CancellationToken::new(),
+        };
+        let cut = stop.cut.clone();
+        let connections = TaskTracker::new();
+        let mut task = JoinSet::new();
+        task.spawn(server::serve(
+            listener,
+            tls,
+            Arc::clone(frontend),
+            stop,
+            connections.clone(),
+        ));
+        Self {
+            cut,
+            task,
+            connections,
+        }
+    }
+
+    async fn ended(mut self) {
+        while let Some(ended) = self.task.join_next().await {
+            report(ended);
+        }
+        self.connections.close();
+        self.connections.wait().await;
+    }
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a task of the cluster failed");
+    }
 }
 
 impl DevCluster {
@@ -161,6 +226,7 @@ impl DevCluster {
                 empty_terminating: true,
                 default_account: true,
             },
+            tracking: FieldTracking::default(),
         }
     }
 
@@ -187,10 +253,11 @@ impl DevCluster {
         let clock = Clock::start();
         let stop = CancellationToken::new();
         let authenticator = Authenticator::generate(clock)?;
-        let api = Arc::new(Api::new(Store::new(), clock, authenticator, stop.clone()));
+        let mut api = Api::new(Store::new(), clock, authenticator, stop.clone());
+        api.tracking = options.tracking;
+        let api = Arc::new(api);
         bootstrap(&api);
         let frontend = Arc::new(Frontend::new(Arc::clone(&api)));
-        let connections = TaskTracker::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(establish_definitions(Arc::clone(&api), stop.clone()));
         tasks.spawn(expire_events(Arc::clone(&api), stop.clone()));
@@ -199,29 +266,24 @@ impl DevCluster {
             options.namespaces,
             stop.clone(),
         ));
-        tasks.spawn(server::serve(
-            listener,
-            (!options.plain_http).then_some(identity.server),
-            Arc::clone(&frontend),
-            stop.clone(),
-            connections.clone(),
-        ));
+        let tls = (!options.plain_http).then_some(identity.server);
+        let serving = Serving::start(listener, tls.clone(), &frontend, &stop);
         tracing::info!(%address, "cluster serves");
         Ok(Self {
             address,
-            plain_http: options.plain_http,
+            tls,
             ca_pem: identity.ca_pem,
             api,
             frontend,
             stop,
             tasks,
-            connections,
+            serving: Some(serving),
         })
     }
 
     /// `https://ADDRESS:PORT`.
     pub fn url(&self) -> String {
-        let scheme = if self.plain_http { "http" } else { "https" };
+        let scheme = if self.tls.is_none() { "http" } else { "https" };
         format!("{scheme}://{}", self.address)
     }
 
@@ -358,16 +420,51 @@ impl DevCluster {
         self.api.store.trim_history();
     }
 
+    /// The fault rules of this cluster; they are about clients of this process too. A request that a rule
+    /// refuses or resets before it is handled is not counted: it has not reached the API.
+    pub fn faults(&self) -> &Faults {
+        &self.frontend.faults
+    }
+
+    /// Ends all connections at once and closes the port, as if the API server had died. The cluster's own
+    /// controllers go on. [`DevCluster::restart`] serves again.
+    pub async fn take_down(&mut self) {
+        self.frontend.down.store(true, Ordering::Relaxed);
+        if let Some(serving) = self.serving.take() {
+            serving.cut.cancel();
+            serving.ended().await;
+        }
+        // Those of clients of this process; the others broke with their connections.
+        self.api.end_watches();
+    }
+
+    /// Serves again on the same port, after [`DevCluster::take_down`] if that was not called before: with the
+    /// same objects, revisions, keys and tokens, and without a history. Watches from an older revision are
+    /// answered with 410.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] when somebody else has taken the port; it can be called again.
+    pub async fn restart(&mut self) -> Result<(), Error> {
+        self.take_down().await;
+        self.api.store.forget_history();
+        let address = self.address;
+        let listening = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listening)?;
+        let tls = self.tls.clone();
+        self.serving = Some(Serving::start(listener, tls, &self.frontend, &self.stop));
+        self.frontend.down.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Stops serving: watches end cleanly, connections finish their responses within two seconds.
     pub async fn shutdown(mut self) {
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(%error, "a task of the cluster failed");
-            }
+            report(ended);
         }
-        self.connections.close();
-        self.connections.wait().await;
+        if let Some(serving) = self.serving.take() {
+            serving.ended().await;
+        }
     }
 }
 
@@ -379,10 +476,18 @@ impl Drop for DevCluster {
 
 fn bootstrap(api: &Api) {
     let namespaces = api.registry.built_in("", "namespaces");
+    let writer = Writer::server("");
     for name in NAMESPACES {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        if let Err(error) = api.create_object(&namespaces, None, namespace, false, &mut Vec::new())
+        if let Err(error) = api.create_object(
+            &namespaces,
+            None,
+            namespace,
+            Ownership::Update(&writer),
+            false,
+            &mut Vec::new(),
+        )
         {
             tracing::error!(%error, name, "cannot create a namespace of the start");
         }

@@ -1,6 +1,14 @@
 //! From a request to its response: identity, permission, limits, dispatch, panics, headers, counters.
 
-use std::{convert::Infallible, panic::AssertUnwindSafe, sync::Arc, task, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -12,8 +20,10 @@ use crate::{
     auth::User,
     counters::{CounterKey, RevisionClass},
     error::{ApiError, ApiResult, Named},
+    faults::Faults,
     handlers::{Api, Call, is_public},
     http::{
+        body::Aborted,
         path::{ResourcePath, Route, Verb},
         query::Query,
         response::{self, ApiResponse},
@@ -31,6 +41,9 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Frontend {
     api: Arc<Api>,
+    pub(crate) faults: Faults,
+    /// Clients of this process find nobody, as those of a closed port do.
+    pub(crate) down: AtomicBool,
 }
 
 /// What is known of a request before its body is read.
@@ -109,11 +122,28 @@ impl Head {
 
 impl Frontend {
     pub(crate) fn new(api: Arc<Api>) -> Self {
-        Self { api }
+        Self {
+            api,
+            faults: Faults::default(),
+            down: AtomicBool::new(false),
+        }
     }
 
-    /// Answers a request. A `trusted` user needs no credentials.
-    pub(crate) async fn answer<B>(&self, request: Request<B>, trusted: Option<User>) -> ApiResponse
+    /// Answers a request, unless a fault rule wants something else. A `trusted` user needs no credentials.
+    pub(crate) async fn serve<B>(
+        &self,
+        request: Request<B>,
+        trusted: Option<User>,
+    ) -> Result<ApiResponse, Aborted>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<tower::BoxError>,
+    {
+        let answer = |request| async { Ok(self.answer(request, trusted).await) };
+        self.faults.around(request, answer).await
+    }
+
+    async fn answer<B>(&self, request: Request<B>, trusted: Option<User>) -> ApiResponse
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<tower::BoxError>,
@@ -364,8 +394,8 @@ fn timeout_of(query: &Query) -> ApiResult<Duration> {
 }
 
 impl Respond for Frontend {
-    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> ApiResponse {
-        self.answer(request, None).await
+    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Result<ApiResponse, Aborted> {
+        self.serve(request, None).await
     }
 }
 
@@ -378,10 +408,10 @@ pub(crate) struct InProcess {
 
 impl tower::Service<Request<kube_client::client::Body>> for InProcess {
     type Response = ApiResponse;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<ApiResponse, Infallible>>;
+    type Error = Aborted;
+    type Future = BoxFuture<'static, Result<ApiResponse, Aborted>>;
 
-    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Aborted>> {
         task::Poll::Ready(Ok(()))
     }
 
@@ -389,7 +419,12 @@ impl tower::Service<Request<kube_client::client::Body>> for InProcess {
         let Self { frontend, user } = self.clone();
         // A token that the request carries counts, so that one process can act as several users.
         let trusted = (!request.headers().contains_key(header::AUTHORIZATION)).then_some(user);
-        Box::pin(async move { Ok(frontend.answer(request, trusted).await) })
+        Box::pin(async move {
+            if frontend.down.load(Ordering::Relaxed) {
+                return Err(Aborted);
+            }
+            frontend.serve(request, trusted).await
+        })
     }
 }
 

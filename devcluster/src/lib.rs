@@ -37,6 +37,7 @@
 //!   on a very large object may be refused where the real server lets it run.
 //! - It serves its own machine, for development and tests; it is not hardened against its clients.
 
+mod apply;
 mod auth;
 mod clock;
 mod cluster;
@@ -44,6 +45,7 @@ mod controllers;
 mod counters;
 pub mod echo;
 mod error;
+pub mod faults;
 mod frontend;
 mod handlers;
 mod http;
@@ -59,6 +61,7 @@ mod selector;
 mod store;
 mod types;
 
+pub use apply::FieldTracking;
 pub use auth::KeyError;
 pub use clock::Clock;
 pub use cluster::{Builder, DevCluster, Error};

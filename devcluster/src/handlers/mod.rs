@@ -27,6 +27,7 @@ pub(crate) use other::is_public;
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -55,8 +56,10 @@ pub(crate) struct Api {
     pub(crate) authenticator: Authenticator,
     pub(crate) recorder: Recorder,
     documents: discovery::DocumentCache,
-    /// Cancelled when the cluster stops: watches end.
-    pub(crate) stop: CancellationToken,
+    /// Cancelled when the cluster stops.
+    stop: CancellationToken,
+    /// Cancelled when it stops serving, if only for a while: watches end.
+    serving: Mutex<CancellationToken>,
     namespaces: Arc<Resource>,
     accounts: Arc<Resource>,
 }
@@ -120,10 +123,22 @@ impl Api {
             authenticator,
             recorder,
             documents: discovery::DocumentCache::default(),
+            serving: Mutex::new(stop.child_token()),
             stop,
             namespaces,
             accounts,
         }
+    }
+
+    /// The token that ends the watches that are opened now.
+    fn serving(&self) -> CancellationToken {
+        self.serving.lock().clone()
+    }
+
+    /// Ends all watches.
+    pub(crate) fn end_watches(&self) {
+        let next = self.stop.child_token();
+        std::mem::replace(&mut *self.serving.lock(), next).cancel();
     }
 
     /// Carries out a request on a resource.

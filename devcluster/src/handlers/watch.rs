@@ -69,7 +69,7 @@ impl Api {
             selection,
             resource: Arc::clone(&call.resource),
             retired: call.resource.retired.clone(),
-            stop: self.stop.clone(),
+            stop: self.serving(),
             open: self.recorder.watch_opened(),
             bookmarks: options.bookmarks,
             deadline: opened + limit,

@@ -1,6 +1,6 @@
 //! Accepts connections and serves HTTP/1.1 and HTTP/2 on them.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use http::Request;
 use hyper::{body::Incoming, service::service_fn};
@@ -16,7 +16,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::response::ApiResponse;
+use super::{body::Aborted, response::ApiResponse};
+use crate::faults::Away;
 
 /// A peer that has not finished its TLS handshake by then is dropped.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -29,25 +30,36 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Answers requests.
 pub(crate) trait Respond: Send + Sync + 'static {
-    /// Answers one request. Never panics.
+    /// Answers one request, or breaks the connection. Never panics.
     fn respond(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> impl Future<Output = ApiResponse> + Send;
+    ) -> impl Future<Output = Result<ApiResponse, Aborted>> + Send;
 }
 
-/// Serves a listener until `stop`. Each connection is a task of `tasks`.
+/// How a server ends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop {
+    /// Connections finish their responses within two seconds.
+    pub(crate) drain: CancellationToken,
+    /// Connections break at once, as when the process dies.
+    pub(crate) cut: CancellationToken,
+}
+
+/// Serves a listener until it is stopped. Each connection is a task of `tasks`.
 pub(crate) async fn serve<R: Respond>(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     responder: Arc<R>,
-    stop: CancellationToken,
+    stop: Stop,
     tasks: TaskTracker,
 ) {
+    let Stop { drain: stop, cut } = stop;
     let acceptor = tls.map(TlsAcceptor::from);
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => return,
+            () = cut.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         let (socket, peer) = match accepted {
@@ -62,7 +74,7 @@ pub(crate) async fn serve<R: Respond>(
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let (acceptor, responder, stop) = (acceptor.clone(), Arc::clone(&responder), stop.clone());
-        tasks.spawn(async move {
+        let serve = async move {
             let Some(acceptor) = acceptor else {
                 connection(socket, peer, responder, stop).await;
                 return;
@@ -78,7 +90,9 @@ pub(crate) async fn serve<R: Respond>(
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
                 Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
             }
-        });
+        };
+        let cut = cut.clone();
+        tasks.spawn(async move { cut.run_until_cancelled(serve).await });
     }
 }
 
@@ -103,19 +117,28 @@ where
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(1000);
-    let service = service_fn(move |request| {
-        let responder = Arc::clone(&responder);
-        async move { Ok::<_, Infallible>(responder.respond(request).await) }
+    let away = Away::default();
+    let asked = away.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(away.clone());
+        Arc::clone(&responder).respond(request)
     });
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(DRAIN_LIMIT, connection).await {
-                Ok(served) => served,
-                Err(_) => return,
+    let mut leaving = false;
+    let served = loop {
+        tokio::select! {
+            served = connection.as_mut() => break served,
+            () = asked.0.cancelled(), if !leaving => {
+                leaving = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                match tokio::time::timeout(DRAIN_LIMIT, connection).await {
+                    Ok(served) => break served,
+                    Err(_) => return,
+                }
             }
         }
     };

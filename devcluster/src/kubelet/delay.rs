@@ -34,18 +34,23 @@ pub(super) enum Purpose {
 }
 
 impl Delay {
-    pub(super) fn draw(self, seed: u64, pod: &str, purpose: Purpose) -> Duration {
+    /// The delay of a draw from [0, 1).
+    pub(crate) fn at(self, fraction: f64) -> Duration {
         match self {
             Self::Fixed(delay) => delay,
             Self::Uniform(a, b) => {
                 let (low, high) = (a.min(b), a.max(b));
-                low + (high - low).mul_f64(fraction(seed, pod, purpose))
+                low + (high - low).mul_f64(fraction)
             }
             Self::Exponential(mean) => {
-                let factor = -(1.0 - fraction(seed, pod, purpose)).ln();
+                let factor = -(1.0 - fraction).ln();
                 mean.mul_f64(factor.clamp(0.0, 10.0))
             }
         }
+    }
+
+    pub(super) fn draw(self, seed: u64, pod: &str, purpose: Purpose) -> Duration {
+        self.at(fraction(seed, pod, purpose))
     }
 }
 

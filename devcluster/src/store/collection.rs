@@ -219,6 +219,14 @@ impl Collection {
         self.state.write().history.trim_all();
     }
 
+    /// Forgets the history of events, and that nothing happened between the last of them and now.
+    pub(super) fn forget_history(&self) {
+        let mut state = self.state.write();
+        // With the lock held no event of this collection up to the counter is still to come.
+        let now = self.revision.current();
+        state.history.begin_at(now);
+    }
+
     /// Visits objects in key order, as they were at revision `at` (`None`: now), from key `start` on, until the
     /// visitor breaks. Returns the revision that was read.
     ///

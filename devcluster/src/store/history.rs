@@ -14,7 +14,9 @@ use super::object::{Key, StoredObject};
 pub(super) const MIN_EVENTS: usize = 100;
 /// Events that are kept at most.
 pub(super) const MAX_EVENTS: usize = 102_400;
-/// Age below which an event is kept, up to [`MAX_EVENTS`].
+/// Bytes of objects beyond which events go, down to [`MIN_EVENTS`].
+pub(super) const MAX_BYTES: usize = 128 << 20;
+/// Age below which an event is kept, up to [`MAX_EVENTS`] and [`MAX_BYTES`].
 pub(super) const MIN_AGE: Duration = Duration::from_secs(300);
 
 /// What happened to the object of an event.
@@ -71,6 +73,9 @@ impl Event {
 #[derive(Debug)]
 pub(super) struct History {
     events: VecDeque<Arc<Event>>,
+    /// Bytes of the events' objects. Each is shared with the store or the event before it, so that this is
+    /// what the ring keeps in memory at most.
+    bytes: usize,
     /// Sequence number of the first event in the ring.
     first: u64,
     /// A watch may start at this revision or later.
@@ -81,6 +86,7 @@ impl History {
     pub(super) fn starting_at(floor: u64) -> Self {
         Self {
             events: VecDeque::new(),
+            bytes: 0,
             first: 0,
             floor,
         }
@@ -96,18 +102,21 @@ impl History {
     }
 
     pub(super) fn push(&mut self, event: Arc<Event>) {
+        self.bytes += event.object.bytes().len();
         self.events.push_back(event);
     }
 
-    /// Takes out the oldest event if it is one too many or too old.
+    /// Takes out the oldest event if it is one too many, too old or too large.
     pub(super) fn trim_one(&mut self, now: Instant) -> Option<Arc<Event>> {
         let oldest = self.events.front()?;
         let surplus = self.events.len() > MAX_EVENTS
-            || (self.events.len() > MIN_EVENTS && now.duration_since(oldest.at) > MIN_AGE);
+            || (self.events.len() > MIN_EVENTS
+                && (self.bytes > MAX_BYTES || now.duration_since(oldest.at) > MIN_AGE));
         if !surplus {
             return None;
         }
         let event = self.events.pop_front()?;
+        self.bytes -= event.object.bytes().len();
         self.first += 1;
         self.floor = event.revision;
         Some(event)
@@ -119,7 +128,14 @@ impl History {
             self.floor = newest.revision;
             self.first += self.events.len() as u64;
             self.events.clear();
+            self.bytes = 0;
         }
+    }
+
+    /// Forgets all events and every watch before `revision`, which is not below any of them.
+    pub(super) fn begin_at(&mut self, revision: u64) {
+        self.trim_all();
+        self.floor = self.floor.max(revision);
     }
 
     /// The sequence number of the first event after `revision`, or `None` if events after it were trimmed.

@@ -128,6 +128,20 @@ impl Store {
         }
     }
 
+    /// Forgets the watch history of one collection (`group/plural`), as [`Store::trim_history`] does.
+    pub fn trim_history_of(&self, collection: &str) {
+        if let Some(collection) = self.collections.read().get(collection) {
+            collection.trim_history();
+        }
+    }
+
+    /// Begins the watch history of every collection anew at the current revision, as a server does that starts.
+    pub(crate) fn forget_history(&self) {
+        for collection in self.collections.read().values() {
+            collection.forget_history();
+        }
+    }
+
     /// Makes all versions that were replaced before `revision` unreadable, in every collection: exact reads
     /// and continue tokens of older revisions answer 410. Watch history stays.
     pub fn compact(&self, revision: u64) {

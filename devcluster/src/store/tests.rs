@@ -186,6 +186,47 @@ async fn a_watcher_behind_the_ring_is_told_so_and_old_snapshots_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn large_objects_leave_the_history_before_their_time() {
+    let store = Store::new();
+    let collection = store.collection("test/things");
+    let key = Key::new(None, "a");
+    let large = |text: usize| Draft {
+        value: json!({"kind": "T", "metadata": {"name": "a"}, "data": "x".repeat((1 << 20) + text)}),
+        fields: vec![],
+        shape: 0,
+    };
+    let mut object = collection.create(&key, large(0)).unwrap();
+    let created = object.revision;
+    let events = history::MAX_BYTES / (1 << 20) + 10;
+    for text in 1..events {
+        object = collection
+            .replace(&key, object.revision, large(text))
+            .unwrap();
+    }
+    assert!(collection.watch_after(created).is_err(), "beyond the bound");
+    let kept = object.revision - history::MIN_EVENTS as u64;
+    assert!(
+        collection.watch_after(kept).is_ok(),
+        "the last hundred stay"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_history_that_begins_anew_is_of_no_use_to_watches_from_before() {
+    let store = Store::new();
+    let idle = store.collection("test/idle");
+    let before = store.revision();
+    store
+        .collection("test/things")
+        .create(&Key::new(None, "a"), draft("a", 1))
+        .unwrap();
+    assert!(idle.watch_after(before).is_ok());
+    store.forget_history();
+    assert!(idle.watch_after(before).is_err());
+    assert!(idle.watch_after(store.revision()).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watcher_sleeps_until_a_commit_and_its_progress_follows_other_collections() {
     let store = Store::new();
     let collection = store.collection("test/things");
