@@ -69,6 +69,14 @@ pub enum Error {
         /// What the panic said.
         message: String,
     },
+    /// An informer of this name and resource keeps metrics in the same registry.
+    #[error("an informer named `{name}` of {resource} exists already: give this one another name")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The kind.
+        resource: String,
+    },
     /// An option has a value that cannot work.
     #[error("option `{option}`: {problem}")]
     InvalidOption {

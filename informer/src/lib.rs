@@ -7,6 +7,7 @@ mod factory;
 mod key;
 mod lister;
 mod meta;
+pub mod metrics;
 mod reflector;
 mod shared;
 pub mod source;
@@ -24,7 +25,7 @@ pub use self::reflector::{
     ErrorHandler, OnMalformed, OnMissingKind, ReflectorBackoff, ReflectorError, Transform,
 };
 pub use self::shared::{
-    Buffer, HandlerOptions, Informer, InformerOptions, OnPanic, OnStop, Registration, Stats, Status,
+    Buffer, Delivery, HandlerOptions, Informer, InformerOptions, OnPanic, OnStop, Registration, Stats, Status,
 };
 pub use self::source::Cut;
 pub use self::store::index::NAMESPACE_INDEX;

@@ -1,17 +1,18 @@
 //! Lists: pages into a new state beside the stored one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures::StreamExt as _;
 use kube_core::Resource;
+use tokio::time::Instant;
 
-use super::state::State;
+use super::pager::{Paged, Pager};
 use super::{OnMalformed, Reflector, ReflectorError};
+use crate::ObjectKey;
 use crate::error::panic_text;
-use crate::source::{self, ListEnd, ListPart, ListRequest, Malformed};
+use crate::source::{ListRequest, Malformed};
 use crate::store::BuildUp;
-use crate::{Cause, ObjectKey};
 
 impl<K: Resource + Send + Sync + 'static> Reflector<K> {
     /// Lists everything into the store.
@@ -21,29 +22,27 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             .stats
             .lists
             .fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
         let mut built = self.begin();
-        let mut request = first.clone();
-        let mut pages = 0;
-        let end = loop {
-            match self.list_page(request.clone(), &mut built).await {
-                Ok(mut end) => {
-                    pages += 1;
-                    match end.continue_token.take() {
-                        Some(token) => request = State::next_page(&first, token),
-                        None => break end,
+        let source = Arc::clone(&self.source);
+        let mut pager = Pager::new(source, first.clone(), self.options.list_timeout);
+        let (end, pages) = loop {
+            match pager.next().await.map_err(ReflectorError::List)? {
+                Paged::Items(items) => {
+                    for item in items {
+                        self.take_listed(item, &mut built)?;
                     }
                 }
-                Err(error)
-                    if request.continue_token.is_some() && error.cause() == Cause::Expired =>
-                {
-                    self.reporter.failed(&error);
+                Paged::StartOver(error) => {
+                    self.reporter.failed(&ReflectorError::List(error));
                     built = self.begin();
-                    request = State::whole_list(&first);
                 }
-                Err(error) => return Err(error),
+                Paged::End { end, pages } => break (end, pages),
             }
+            // Pages that have arrived must not keep the thread from others.
+            tokio::task::coop::consume_budget().await;
         };
-        self.finish(&built, &end.resource_version);
+        self.finish(&built, &end.resource_version, began);
         self.state.listed(&first, pages, &end.resource_version);
         self.asked_waits = 0;
         Ok(())
@@ -55,50 +54,15 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         self.core.store.build_up()
     }
 
-    /// Makes a complete state the stored one.
-    pub(super) fn finish(&mut self, built: &BuildUp<K>, resource_version: &str) {
+    /// Makes a complete state the stored one, whose list `began` at some time.
+    pub(super) fn finish(&mut self, built: &BuildUp<K>, resource_version: &str, began: Instant) {
         self.core.replace(built, resource_version);
-        self.core
-            .progress
-            .unreadable
-            .retain(&self.listed_unreadable);
+        let progress = &self.core.progress;
+        progress.unreadable.retain(&self.listed_unreadable);
+        progress.meters.list_duration.add_duration(began.elapsed());
+        let items = self.core.store.version().len();
+        progress.meters.items_per_list.add(items as u64);
         self.reporter.listed();
-    }
-
-    async fn list_page(
-        &mut self,
-        request: ListRequest,
-        built: &mut BuildUp<K>,
-    ) -> Result<ListEnd, ReflectorError> {
-        let after = self.options.list_timeout;
-        let mut parts = self.source.list(request);
-        let page = async {
-            while let Some(part) = parts.next().await {
-                match part.map_err(ReflectorError::List)? {
-                    ListPart::Items(items) => {
-                        for item in items {
-                            self.take_listed(item, built)?;
-                        }
-                    }
-                    ListPart::End(end) if end.resource_version.is_empty() => {
-                        return Err(ReflectorError::List(source::Error::Answer(
-                            "a list without metadata.resourceVersion".to_owned(),
-                        )));
-                    }
-                    ListPart::End(end) => return Ok(end),
-                }
-            }
-            Err(ReflectorError::List(source::Error::Answer(
-                "a list without an end".to_owned(),
-            )))
-        };
-        match tokio::time::timeout(after, page).await {
-            Ok(result) => result,
-            Err(_) => Err(ReflectorError::List(source::Error::Deadline {
-                step: "list",
-                after,
-            })),
-        }
     }
 
     pub(super) fn take_listed(
@@ -145,6 +109,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 path: path.to_owned(),
                 problem,
                 deleted: false,
+                raw: None,
             })
         };
         if let Some(transform) = &self.transform {
@@ -173,7 +138,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         let error = ReflectorError::Malformed(malformed);
         match self.options.on_malformed {
             OnMalformed::Fail => Err(error),
-            OnMalformed::Skip => {
+            OnMalformed::Skip | OnMalformed::KeepRaw => {
                 self.reporter.skipped(&error);
                 Ok(())
             }

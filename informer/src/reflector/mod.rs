@@ -2,7 +2,9 @@
 
 pub(crate) mod backoff;
 pub(crate) mod classify;
+pub(crate) mod consistency;
 mod list;
+mod pager;
 mod report;
 pub(crate) mod state;
 mod stream;
@@ -45,6 +47,11 @@ pub enum OnMalformed {
     /// It is reported and left out; a copy already in the cache stays as it is.
     #[default]
     Skip,
+    /// As [`OnMalformed::Skip`], and the object's text is kept with its record in
+    /// [`Informer::malformed`](crate::Informer::malformed), for a reader of another form. It
+    /// stands in no error or log. Of metadata informers no text is kept, since what does not fit
+    /// there may be a whole object.
+    KeepRaw,
     /// The list or watch fails, and is tried again after a wait.
     Fail,
 }
@@ -70,6 +77,7 @@ pub(crate) struct Options {
     pub(crate) min_watch_timeout: Duration,
     pub(crate) backoff: BackoffOptions,
     pub(crate) internal_error_window: Duration,
+    pub(crate) check_streams: bool,
     pub(crate) on_malformed: OnMalformed,
     pub(crate) on_missing_kind: OnMissingKind,
 }
@@ -87,8 +95,8 @@ pub enum ReflectorError {
     /// An open watch failed.
     #[error("watch failed")]
     Watch(#[source] source::Error),
-    /// An object cannot be read. Under [`OnMalformed::Skip`] this is a report, and the reflector
-    /// goes on.
+    /// An object cannot be read. This is a report and the reflector goes on, unless
+    /// [`OnMalformed::Fail`] was chosen.
     #[error(transparent)]
     Malformed(Box<Malformed>),
     /// A watch ended at once without anything new.
@@ -202,6 +210,9 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             self.reporter.failed(&error);
             if cause == Cause::NotFound && self.options.on_missing_kind == OnMissingKind::Stop {
                 return KindMissing(crate::error::chain(&error));
+            }
+            if !self.state.version().is_empty() {
+                self.core.progress.meters.relist(cause);
             }
             if classify::next(step, cause) == Next::ListConsistent {
                 self.state.version_refused();

@@ -194,7 +194,10 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     .take_initial(event, &mut built)
                     .map_err(Unfilled::Failed)?;
                 let Some(version) = end else { continue };
-                self.finish(&built, &version);
+                self.finish(&built, &version, watch.began);
+                if self.options.check_streams {
+                    self.check_stream(&version).await;
+                }
                 self.state.streamed(&version);
                 watch.silent = false;
                 watch.resumable = true;

@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::ObjectKey;
-use crate::source::Malformed;
+use crate::source::{Malformed, RawObject};
 
 /// Objects that are kept on record; beyond them an object is told of each time it comes.
 const MAX_RECORDS: usize = 1000;
+
+/// Bytes of raw objects that are kept; beyond them records are kept without.
+const MAX_RAW: usize = 32 << 20;
 
 /// Record of unreadable objects by key.
 #[derive(Debug, Default)]
@@ -35,6 +38,13 @@ impl Unreadable {
             records.remove(key);
         } else if records.len() < MAX_RECORDS || records.contains_key(key) {
             records.insert(key.clone(), malformed.clone());
+            let size = |record: &Malformed| record.raw.as_ref().map_or(0, RawObject::len);
+            if malformed.raw.is_some()
+                && records.values().map(size).sum::<usize>() > MAX_RAW
+                && let Some(record) = records.get_mut(key)
+            {
+                record.raw = None;
+            }
         }
         self.any.store(!records.is_empty(), Ordering::Relaxed);
         !known

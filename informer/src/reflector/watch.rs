@@ -1,5 +1,6 @@
 //! Watches: events into the store, from the version reached.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -106,7 +107,20 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         })
     }
 
-    async fn follow(&mut self, mut watch: OpenWatch<K>) -> Result<(), (Step, ReflectorError)> {
+    async fn follow(&mut self, watch: OpenWatch<K>) -> Result<(), (Step, ReflectorError)> {
+        let progress = Arc::clone(&self.core.progress);
+        let (began, before) = (watch.began, progress.stats.events.load(Ordering::Relaxed));
+        let outcome = self.follow_to_end(watch).await;
+        let events = progress.stats.events.load(Ordering::Relaxed) - before;
+        progress.meters.items_per_watch.add(events);
+        progress.meters.watch_duration.add_duration(began.elapsed());
+        outcome
+    }
+
+    async fn follow_to_end(
+        &mut self,
+        mut watch: OpenWatch<K>,
+    ) -> Result<(), (Step, ReflectorError)> {
         self.reporter.watching();
         let from = self.state.version().to_owned();
         // A peer that neither sends nor ends is given up as if it had ended the watch.

@@ -1,6 +1,7 @@
 //! Store and handlers behind one lock, so that a handler that joins misses and repeats nothing.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::progress::Progress;
-use super::subscriber::{Callback, HandlerOptions, Registration, Subscriber};
+use super::subscriber::{Callback, Delivery, HandlerOptions, Registration, Subscriber};
+use crate::metrics::{self, HandlerSnapshot, InformerSnapshot};
 use crate::store::{BuildUp, Change, Delta, Store};
 use crate::{Error, Event, ObjectKey, Origin};
 
@@ -100,12 +102,18 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
                 informer: self.progress.name().to_owned(),
             });
         }
-        let replay = self
+        let mut replay: Vec<_> = self
             .store
             .version()
             .iter()
             .map(|entry| Arc::clone(&entry.object))
             .collect();
+        let in_place = options.delivery == Delivery::InPlace && callback.is_plain();
+        let replay_in_place = if in_place {
+            std::mem::take(&mut replay)
+        } else {
+            Vec::new()
+        };
         let period = options.resync.unwrap_or(default_resync);
         let subscriber = Arc::new(Subscriber::new(
             name,
@@ -114,8 +122,16 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             options,
             replay,
         ));
+        for object in replay_in_place {
+            let is_in_initial_list = true;
+            let event = Event::Added {
+                object,
+                is_in_initial_list,
+            };
+            subscriber.tell(event, Origin::Initial);
+        }
         if fanout.synced {
-            subscriber.queue.push_synced();
+            subscriber.tell_synced();
         }
         let resync = (!period.is_zero()).then(|| {
             let period = period
@@ -163,12 +179,34 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             .collect()
     }
 
+    /// What is known of each handler, by name.
+    fn handlers(&self) -> BTreeMap<String, HandlerSnapshot> {
+        let fanout = self.fanout.lock();
+        let mut handlers = BTreeMap::<_, HandlerSnapshot>::new();
+        for member in &fanout.members {
+            if member.subscriber.is_removed() {
+                continue;
+            }
+            let shared = Arc::clone(&member.subscriber.shared);
+            let name = Registration(shared).handler_name().to_owned();
+            let handler = handlers.entry(name).or_default();
+            handler.queued += member.subscriber.queue.len() as u64;
+            if let Some(latency) = &member.subscriber.shared.latency {
+                latency.add_to(&mut handler.latency);
+            }
+        }
+        handlers
+    }
+
     fn spawn(
         self: &Arc<Self>,
         subscriber: &Arc<Subscriber<K>>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) {
+        if subscriber.is_in_place() {
+            return;
+        }
         let core = Arc::clone(self);
         let crash = move |panic| {
             *core.crash.lock() = Some(panic);
@@ -261,7 +299,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         fanout.hand_out(changes, origin);
         if first {
             for member in &fanout.members {
-                member.subscriber.queue.push_synced();
+                member.subscriber.tell_synced();
             }
         }
         self.progress.synced.open();
@@ -316,8 +354,27 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
                     old: Arc::clone(&entry.object),
                     new: Arc::clone(&entry.object),
                 };
-                member.subscriber.queue.push(event, Origin::Resync);
+                member.subscriber.tell(event, Origin::Resync);
             }
+        }
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> metrics::Source for Core<K> {
+    fn snapshot(&self, name: &str) -> InformerSnapshot {
+        let (progress, version) = (&self.progress, self.store.version());
+        InformerSnapshot {
+            name: name.to_owned(),
+            resource: progress.kind.clone(),
+            stats: progress.stats.read(),
+            list_duration: progress.meters.list_duration.read(),
+            items_per_list: progress.meters.items_per_list.read(),
+            watch_duration: progress.meters.watch_duration.read(),
+            items_per_watch: progress.meters.items_per_watch.read(),
+            relists: progress.meters.relists(),
+            resource_version: version.resource_version().to_string(),
+            objects: version.len() as u64,
+            handlers: self.handlers(),
         }
     }
 }
@@ -348,9 +405,9 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
             };
             if let Some((last, others)) = self.members.split_last() {
                 for member in others {
-                    member.subscriber.queue.push(event.clone(), origin);
+                    member.subscriber.tell_too(&event, origin);
                 }
-                last.subscriber.queue.push(event, origin);
+                last.subscriber.tell(event, origin);
             }
         }
     }

@@ -6,7 +6,7 @@ mod queue;
 mod subscriber;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -21,15 +21,15 @@ use crate::reflector::{
     self, ErrorHandler, KindMissing, OnMalformed, OnMissingKind, Reflector, ReflectorBackoff,
     Transform,
 };
-use crate::source::{Cut, KubeSource, ListWatch, Malformed, Scope};
+use crate::source::{Cut, KubeSource, ListWatch, Malformed, ReadOptions, Scope};
 use crate::synced::Synced;
-use crate::{AsyncHandler, BoxError, Cause, Error, Handler};
+use crate::{AsyncHandler, BoxError, Cause, Error, Handler, metrics};
 
 pub(crate) use self::core::Core;
 pub(crate) use self::progress::Progress;
 pub use self::progress::{Stats, Status};
 pub use self::queue::Buffer;
-pub use self::subscriber::{HandlerOptions, OnPanic, OnStop, Registration};
+pub use self::subscriber::{Delivery, HandlerOptions, OnPanic, OnStop, Registration};
 
 /// Longest value for times that grow at random.
 const MAX_SPAN: Duration = Duration::from_secs(24 * 3600);
@@ -39,6 +39,11 @@ const MIN_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 /// How an informer lists, watches and hands out.
 #[derive(Clone)]
 pub struct InformerOptions<K> {
+    /// Name under which metrics are kept, one for each informer of a kind in `registry`; `None`
+    /// for no metrics, which costs nothing.
+    pub name: Option<String>,
+    /// Where metrics are read; the process-wide one unless said otherwise.
+    pub registry: metrics::Registry,
     /// Namespace to look at; `None` for all, and for kinds of cluster scope.
     pub namespace: Option<String>,
     /// Label selector, as `kubectl -l` takes it.
@@ -68,6 +73,11 @@ pub struct InformerOptions<K> {
     pub open_timeout: Duration,
     /// Take the initial state as the first events of the watch, where the server can.
     pub watch_list: bool,
+    /// Compare every streamed initial state with a list of the same version, and let
+    /// [`Informer::run`] panic with the differences. Costs a second list; made for tests of
+    /// servers. Set by the environment `KUBE_WATCHLIST_INCONSISTENCY_DETECTOR=true`, unless said
+    /// otherwise.
+    pub check_streamed_lists: bool,
     /// A watch ends after a random time between this and twice this; at least 5 minutes, at most
     /// a day.
     pub min_watch_timeout: Duration,
@@ -82,6 +92,8 @@ impl<K> Default for InformerOptions<K> {
     /// All namespaces, no selectors, `managedFields` cut, no resync, streamed lists.
     fn default() -> Self {
         Self {
+            name: None,
+            registry: metrics::Registry::global(),
             namespace: None,
             label_selector: None,
             field_selector: None,
@@ -96,6 +108,7 @@ impl<K> Default for InformerOptions<K> {
             list_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(15),
             watch_list: true,
+            check_streamed_lists: reflector::consistency::is_wanted_by_environment(),
             min_watch_timeout: MIN_WATCH_TIMEOUT,
             backoff: ReflectorBackoff::default(),
             internal_error_window: Duration::ZERO,
@@ -106,6 +119,7 @@ impl<K> Default for InformerOptions<K> {
 impl<K> fmt::Debug for InformerOptions<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InformerOptions")
+            .field("name", &self.name)
             .field("namespace", &self.namespace)
             .field("label_selector", &self.label_selector)
             .field("field_selector", &self.field_selector)
@@ -128,6 +142,8 @@ struct Inner<K> {
     options: reflector::Options,
     resync: Duration,
     hooks: Mutex<Hooks<K>>,
+    /// Place in the registry of metrics.
+    _registration: Option<metrics::Registration>,
 }
 
 struct Hooks<K> {
@@ -183,7 +199,12 @@ where
             field_selector: options.field_selector.clone(),
         };
         let name = kind_name::<K>(kind);
-        let source = KubeSource::<K>::new(client, kind, scope, options.cut, options.list_timeout);
+        let read = ReadOptions {
+            cut: options.cut,
+            list_timeout: options.list_timeout,
+            keep_raw: options.on_malformed == OnMalformed::KeepRaw,
+        };
+        let source = KubeSource::<K>::new(client, kind, scope, read);
         Self::from_source(&name, source, options)
     }
 }
@@ -204,7 +225,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// Namespace and selectors are the source's; those in `options` stand in messages alone.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] names an option that cannot work.
+    /// [`Error::InvalidOption`] names an option that cannot work, [`Error::NameTaken`] a name
+    /// under which metrics are kept already.
     pub fn from_source(
         kind: &str,
         source: impl ListWatch<K>,
@@ -223,10 +245,20 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                 name = format!("{name} with {what} {selector}");
             }
         }
-        let progress = Arc::new(Progress::new(name, kind.to_owned()));
+        let timed = options.name.is_some();
+        let progress = Arc::new(Progress::new(name, kind.to_owned(), timed));
+        let core = Arc::new(Core::new(progress));
+        let registration = match &options.name {
+            Some(name) => {
+                let read: Weak<dyn metrics::Source> = Arc::downgrade(&core) as _;
+                Some(options.registry.register(name, kind, read)?)
+            }
+            None => None,
+        };
         Ok(Self {
             inner: Arc::new(Inner {
-                core: Arc::new(Core::new(progress)),
+                core,
+                _registration: registration,
                 source: Arc::new(source),
                 resync: options.resync,
                 options: reflector::Options {
@@ -235,6 +267,7 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                     list_timeout: options.list_timeout,
                     open_timeout: options.open_timeout,
                     watch_list: options.watch_list,
+                    check_streams: options.check_streamed_lists,
                     min_watch_timeout: options.min_watch_timeout.max(MIN_WATCH_TIMEOUT),
                     backoff: options.backoff,
                     internal_error_window: options.internal_error_window,
@@ -432,7 +465,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// [`Error::KindMissing`] under [`OnMissingKind::Stop`].
     ///
     /// # Panics
-    /// With the panic of a handler whose options say [`OnPanic::Crash`].
+    /// With the panic of a handler whose options say [`OnPanic::Crash`], and with the differences
+    /// that [`InformerOptions::check_streamed_lists`] finds.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
         let core = &self.inner.core;
         let running = core.start()?;
@@ -510,6 +544,9 @@ fn validate<K>(options: &InformerOptions<K>) -> Result<(), Error> {
             "page_size",
             "0 objects a page; give at least 1, or None for the default",
         );
+    }
+    if options.name.as_deref() == Some("") {
+        return refuse("name", "empty; write None for no metrics");
     }
     if options.namespace.as_deref() == Some("") {
         return refuse("namespace", "empty; write None for all namespaces");

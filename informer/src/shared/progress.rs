@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::Cause;
+use crate::metrics::Meters;
 use crate::reflector::Unreadable;
 use crate::synced::Gate;
 
@@ -82,15 +83,20 @@ pub(crate) struct Progress {
     pub(crate) synced: Gate,
     pub(crate) stopped: Gate,
     pub(crate) stats: Counters,
+    pub(crate) meters: Meters,
+    /// Whether the calls of handlers are timed.
+    pub(crate) timed: bool,
     pub(crate) unreadable: Unreadable,
     last_error: Mutex<Option<(Cause, String)>>,
 }
 
 impl Progress {
-    pub(crate) fn new(name: String, kind: String) -> Self {
+    pub(crate) fn new(name: String, kind: String, timed: bool) -> Self {
         Self {
             name,
             kind,
+            timed,
+            meters: Meters::default(),
             synced: Gate::new(),
             stopped: Gate::new(),
             stats: Counters::default(),

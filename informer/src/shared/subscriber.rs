@@ -1,7 +1,7 @@
 //! One registered handler: its queue, its task and its registration.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,12 +9,15 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube_core::Resource;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::progress::Progress;
 use super::queue::{Buffer, Queue, Step};
 use crate::error::panic_text;
+use crate::metrics::Latency;
 use crate::synced::{Gate, Synced};
 use crate::{AsyncHandler, Cause, Error, Event, Handler, ObjectKey, Origin};
 
@@ -36,9 +39,29 @@ pub enum OnStop {
     Deliver,
 }
 
+/// Where a handler is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// In a task of its own, out of a queue of its own: however long it takes, it holds up neither
+    /// the cache nor another handler.
+    #[default]
+    Task,
+    /// Where the change enters the cache, before the next change does. Costs no queue, no task
+    /// switch and no copy of an event, and no event ever waits. For handlers that take no longer
+    /// than an add to a work queue, since cache and other handlers wait meanwhile; they must not
+    /// call the informer, though they may read its [`Lister`](crate::Lister).
+    ///
+    /// `buffer`, `panic_pause` and `on_stop` are without meaning here. A handler that comes late
+    /// has had its initial events when the call that adds it returns. Handlers that await have a
+    /// task in any case.
+    InPlace,
+}
+
 /// How a handler is served.
 #[derive(Clone, Debug)]
 pub struct HandlerOptions {
+    /// Where it is called.
+    pub delivery: Delivery,
     /// How often every object is sent again as an update to itself. `None` takes the informer's
     /// [`resync`](crate::InformerOptions::resync), `Some(ZERO)` never; at least 1 s otherwise.
     pub resync: Option<Duration>,
@@ -57,6 +80,7 @@ impl Default for HandlerOptions {
     /// what waits at a stop.
     fn default() -> Self {
         Self {
+            delivery: Delivery::default(),
             resync: None,
             buffer: Buffer::default(),
             on_panic: OnPanic::Continue,
@@ -76,6 +100,13 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 pub(super) enum Callback<K> {
     Plain(Box<dyn Handler<K>>),
     Async(Box<dyn Fn(Event<K>, Origin) -> BoxFuture<'static, ()> + Send + Sync>),
+}
+
+impl<K> Callback<K> {
+    /// Whether calls end without awaiting.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
 }
 
 impl<K: Send + Sync + 'static> Callback<K> {
@@ -103,10 +134,14 @@ pub(super) struct Shared {
     id: u64,
     name: String,
     informer: Arc<Progress>,
+    /// `None` where calls are not timed.
+    pub(super) latency: Option<Latency>,
     synced: Gate,
     started: AtomicBool,
     ended: Gate,
     removed: CancellationToken,
+    /// Held during a call in place.
+    in_call: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -129,11 +164,13 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             shared: Arc::new(Shared {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 name,
+                latency: informer.timed.then(Latency::default),
                 informer,
                 synced: Gate::new(),
                 started: AtomicBool::new(false),
                 ended: Gate::new(),
                 removed: CancellationToken::new(),
+                in_call: Mutex::new(()),
             }),
             queue: Queue::new(options.buffer, replay),
             options,
@@ -143,6 +180,55 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
 
     pub(super) fn is_removed(&self) -> bool {
         self.shared.removed.is_cancelled()
+    }
+
+    /// Whether the handler is called by whoever has an event, instead of by a task.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.options.delivery == Delivery::InPlace && self.callback.is_plain()
+    }
+
+    /// Hands an event over: to the handler itself where it is served in place, else to its queue.
+    pub(super) fn tell(&self, event: Event<K>, origin: Origin) {
+        if self.is_in_place() {
+            self.call_in_place(&event, origin);
+        } else {
+            self.queue.push(event, origin);
+        }
+    }
+
+    /// As [`tell`](Self::tell), for an event that others are told as well.
+    pub(super) fn tell_too(&self, event: &Event<K>, origin: Origin) {
+        if self.is_in_place() {
+            self.call_in_place(event, origin);
+        } else {
+            self.queue.push(event.clone(), origin);
+        }
+    }
+
+    /// Marks the end of the initial state behind everything handed over until now.
+    pub(super) fn tell_synced(&self) {
+        if self.is_in_place() {
+            self.shared.synced.open();
+        } else {
+            self.queue.push_synced();
+        }
+    }
+
+    /// A panic that may not be survived goes on from here.
+    fn call_in_place(&self, event: &Event<K>, origin: Origin) {
+        let _in_call = self.shared.in_call.lock();
+        if self.is_removed() {
+            return;
+        }
+        let Callback::Plain(handler) = &self.callback else {
+            unreachable!("handlers that await have a task")
+        };
+        if let Err(panic) = self.call(&**handler, event, origin) {
+            self.report_panic(&*panic, event.object());
+            if self.options.on_panic == OnPanic::Crash {
+                resume_unwind(panic);
+            }
+        }
     }
 
     /// Delivers until the handler is removed or `stop` is cancelled. A panic that may not be
@@ -211,22 +297,59 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             }
             Step::Deliver(event, origin) => (event, origin),
         };
-        let span = self.span(&event, origin);
         let object = Arc::clone(event.object());
-        let id = self.shared.id;
         let outcome = match &self.callback {
-            Callback::Plain(handler) => catch_unwind(AssertUnwindSafe(|| {
-                span.in_scope(|| {
-                    CURRENT.sync_scope(id, || handler.on_event_from(&event, origin));
-                });
-            })),
+            Callback::Plain(handler) => self.call(&**handler, &event, origin),
             Callback::Async(handler) => {
-                let call = CURRENT.scope(id, async { handler(event, origin).await });
+                let span = self.span(&event, origin);
+                let began = self.begin();
+                let call = CURRENT.scope(self.shared.id, async { handler(event, origin).await });
                 let call = AssertUnwindSafe(call).catch_unwind();
-                call.instrument(span).await
+                let outcome = call.instrument(span).await;
+                self.end(began);
+                outcome
             }
         };
         let Err(panic) = outcome else { return Ok(()) };
+        self.report_panic(&*panic, &object);
+        match self.options.on_panic {
+            OnPanic::Crash => Err(panic),
+            OnPanic::Continue => {
+                tokio::time::sleep(self.options.panic_pause).await;
+                Ok(())
+            }
+        }
+    }
+
+    fn call(
+        &self,
+        handler: &dyn Handler<K>,
+        event: &Event<K>,
+        origin: Origin,
+    ) -> std::thread::Result<()> {
+        let span = self.span(event, origin);
+        let began = self.begin();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            span.in_scope(|| {
+                CURRENT.sync_scope(self.shared.id, || handler.on_event_from(event, origin));
+            });
+        }));
+        self.end(began);
+        outcome
+    }
+
+    /// The moment a call begins, where calls are timed.
+    fn begin(&self) -> Option<Instant> {
+        self.shared.latency.as_ref().map(|_| Instant::now())
+    }
+
+    fn end(&self, began: Option<Instant>) {
+        if let (Some(latency), Some(began)) = (&self.shared.latency, began) {
+            latency.observe(began.elapsed());
+        }
+    }
+
+    fn report_panic(&self, panic: &(dyn std::any::Any + Send), object: &K) {
         self.shared
             .informer
             .stats
@@ -235,17 +358,10 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         tracing::error!(
             informer = self.shared.informer.name(),
             handler = self.shared.name,
-            key = %ObjectKey::of(&*object),
-            panic = panic_text(&*panic),
+            key = %ObjectKey::of(object),
+            panic = panic_text(panic),
             "handler panicked"
         );
-        match self.options.on_panic {
-            OnPanic::Crash => Err(panic),
-            OnPanic::Continue => {
-                tokio::time::sleep(self.options.panic_pause).await;
-                Ok(())
-            }
-        }
     }
 
     /// The span of one call: which object, in which version, and why its handler is told.
@@ -307,6 +423,8 @@ impl Registration {
                 handler: self.0.name.clone(),
             });
         }
+        // No longer than one call, which by contract is short.
+        drop(self.0.in_call.lock());
         if self.0.started.load(Ordering::Acquire) {
             self.0.ended.wait().await;
         }

@@ -14,7 +14,7 @@ use serde::de::{
 
 use serde_json::value::RawValue;
 
-use super::{Cut, Malformed};
+use super::{Cut, Malformed, RawObject};
 use crate::ObjectKey;
 use crate::meta::LAST_APPLIED;
 
@@ -27,6 +27,8 @@ pub(crate) struct Decoder<K> {
     api_version: String,
     object_kind: String,
     cut: Cut,
+    /// Objects that cannot be read keep their text.
+    keep_raw: bool,
     object: PhantomData<fn() -> K>,
 }
 
@@ -46,8 +48,13 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
             api_version,
             object_kind,
             cut,
+            keep_raw: false,
             object: PhantomData,
         }
+    }
+
+    pub(crate) fn keep_raw(self, keep_raw: bool) -> Self {
+        Self { keep_raw, ..self }
     }
 
     pub(crate) fn kind(&self) -> &str {
@@ -103,6 +110,9 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
             path,
             problem,
             deleted,
+            raw: self
+                .keep_raw
+                .then(|| RawObject::new(String::from_utf8_lossy(text))),
         }
     }
 }
@@ -563,6 +573,7 @@ mod tests {
                 path: "spec.containers[0].image".into(),
                 problem: "found map, expected a string".into(),
                 deleted: true,
+                raw: None,
             }
         );
     }

@@ -217,6 +217,7 @@ fn nameless<K: Resource + DeserializeOwned>(
         path: path.to_owned(),
         problem,
         deleted: false,
+        raw: None,
     })
 }
 

@@ -45,6 +45,28 @@ pub struct Scope {
     pub field_selector: Option<String>,
 }
 
+/// How answers are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// Parts of objects that are left out while reading.
+    pub cut: Cut,
+    /// Longest time for one list call with its body.
+    pub list_timeout: Duration,
+    /// Keep the text of objects that cannot be read; never done for metadata alone.
+    pub keep_raw: bool,
+}
+
+impl Default for ReadOptions {
+    /// The default cut, 60 s for a list, no text kept.
+    fn default() -> Self {
+        Self {
+            cut: Cut::default(),
+            list_timeout: Duration::from_secs(60),
+            keep_raw: false,
+        }
+    }
+}
+
 /// Lists and watches one kind at an API server.
 ///
 /// Objects are decoded straight from the bytes that arrive. The whole answer of a list is never
@@ -76,24 +98,24 @@ impl<K: Resource + DeserializeOwned> KubeSource<K> {
     /// A source of the objects of `kind` in `scope`. Makes no request.
     ///
     /// Kinds that are metadata alone, such as [`MetadataOnly`](crate::MetadataOnly), are asked
-    /// for as such. `list_timeout` bounds one list call with its body.
+    /// for as such.
     pub fn new(
         client: kube_client::Client,
         kind: &K::DynamicType,
         scope: Scope,
-        cut: Cut,
-        list_timeout: Duration,
+        options: ReadOptions,
     ) -> Self {
         let path = K::url_path(kind, scope.namespace.as_deref());
-        let decoder = Arc::new(Decoder::new(kind, cut));
         let metadata_only = K::metadata_api();
+        let keep_raw = options.keep_raw && !metadata_only;
+        let decoder = Arc::new(Decoder::new(kind, options.cut).keep_raw(keep_raw));
         let calls = Calls {
             client,
             path,
             scope,
             decoder,
             metadata_only,
-            list_timeout,
+            list_timeout: options.list_timeout,
         };
         Self {
             calls: Arc::new(calls),
@@ -119,6 +141,10 @@ fn list_query(scope: &Scope, request: &ListRequest) -> String {
         (None, ListVersion::NotOlderThan(version)) => {
             query.append_pair("resourceVersion", version);
             query.append_pair("resourceVersionMatch", "NotOlderThan");
+        }
+        (None, ListVersion::Exact(version)) => {
+            query.append_pair("resourceVersion", version);
+            query.append_pair("resourceVersionMatch", "Exact");
         }
         (None, ListVersion::Consistent) => {}
     }

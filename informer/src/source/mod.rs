@@ -17,7 +17,7 @@ use kube_core::Status;
 
 use crate::ObjectKey;
 
-pub use self::kube::{KubeSource, Scope};
+pub use self::kube::{KubeSource, ReadOptions, Scope};
 
 /// Lists and watches the objects of one kind in one scope.
 ///
@@ -54,6 +54,8 @@ pub enum ListVersion {
     Any,
     /// A state at least as new as this resource version.
     NotOlderThan(Arc<str>),
+    /// The state of just this resource version, if the server still has it.
+    Exact(Arc<str>),
     /// The newest state, read through the server's storage (no `resourceVersion`).
     Consistent,
 }
@@ -120,7 +122,8 @@ pub enum WatchEvent<K> {
     Error(Box<Status>),
 }
 
-/// An object that could not be decoded, with all that is known of it and none of its data.
+/// An object that could not be decoded, with all that is known of it. None of its data can be
+/// printed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{kind} {} cannot be read at `{path}`: {problem}",
@@ -141,6 +144,42 @@ pub struct Malformed {
     pub problem: String,
     /// Whether the frame said that the object is gone.
     pub deleted: bool,
+    /// The object as it was sent, where that is kept.
+    pub raw: Option<RawObject>,
+}
+
+/// The JSON text of an object that could not be read.
+///
+/// It may hold secrets, so it shows its length alone wherever it is printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RawObject(Arc<str>);
+
+impl RawObject {
+    /// Wraps a text.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for RawObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawObject({} bytes)", self.len())
+    }
 }
 
 /// Why a list or a watch failed.

@@ -35,6 +35,7 @@ impl Request {
                 let version = match &request.version {
                     super::ListVersion::Any => "0",
                     super::ListVersion::NotOlderThan(version) => version,
+                    super::ListVersion::Exact(version) => &*format!("={version}"),
                     super::ListVersion::Consistent => "\"\"",
                 };
                 let mut text = match &request.continue_token {

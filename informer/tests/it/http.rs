@@ -10,11 +10,13 @@ use futures::StreamExt as _;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use informer::source::{self, KubeSource, ListEnd, ListPart, ListRequest, ListVersion};
+use informer::source::{
+    self, KubeSource, ListEnd, ListPart, ListRequest, ListVersion, ReadOptions,
+};
 use informer::source::{ListWatch, Scope, WatchEvent, WatchRequest};
 use informer::{
-    Cause, Cut, Error, Event, Factory, FactoryOptions, HandlerOptions, Informer, InformerOptions,
-    MetadataOnly, OnPanic,
+    Cause, Error, Event, Factory, FactoryOptions, HandlerOptions, Informer, InformerOptions,
+    MetadataOnly, OnMalformed, OnPanic,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube_client::Client;
@@ -90,13 +92,7 @@ impl Wire {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        KubeSource::new(
-            self.client(),
-            &(),
-            scope,
-            Cut::default(),
-            Duration::from_secs(60),
-        )
+        KubeSource::new(self.client(), &(), scope, ReadOptions::default())
     }
 
     fn uris(&self) -> Vec<String> {
@@ -136,7 +132,7 @@ fn watch_from(version: &str) -> WatchRequest {
 /// Objects and end of a whole list.
 type Listed<K> = (Vec<Result<K, Box<source::Malformed>>>, ListEnd);
 
-async fn list<K>(source: &KubeSource<K>) -> Result<Listed<K>, source::Error>
+async fn list_all<K>(source: &KubeSource<K>) -> Result<Listed<K>, source::Error>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
 {
@@ -162,7 +158,7 @@ async fn i3_a_list_is_asked_for_and_read_with_its_head_before_or_behind_the_item
             namespace: Some("n".to_owned()),
             ..Scope::default()
         };
-        let (items, end) = list::<ConfigMap>(&wire.source(scope)).await.unwrap();
+        let (items, end) = list_all::<ConfigMap>(&wire.source(scope)).await.unwrap();
         assert_eq!(items.len(), 2);
         assert_eq!(
             (end.resource_version.as_str(), end.continue_token.as_deref()),
@@ -181,7 +177,7 @@ async fn a_list_without_items_is_empty() {
     for items in ["null", "[]"] {
         let body = format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":{items}}}"#);
         let wire = Wire::with([answer(200, &body)]);
-        let (items, end) = list::<ConfigMap>(&wire.source(Scope::default()))
+        let (items, end) = list_all::<ConfigMap>(&wire.source(Scope::default()))
             .await
             .unwrap();
         assert!(items.is_empty() && end.resource_version == "9");
@@ -192,7 +188,7 @@ async fn a_list_without_items_is_empty() {
 async fn r13_a_table_is_refused() {
     let body = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"rows":[]}"#;
     let wire = Wire::with([answer(200, body)]);
-    let error = list::<ConfigMap>(&wire.source(Scope::default()))
+    let error = list_all::<ConfigMap>(&wire.source(Scope::default()))
         .await
         .unwrap_err();
     assert!(
@@ -220,7 +216,7 @@ async fn r18_one_bad_object_of_a_thousand_is_reported_with_name_and_path() {
         .collect();
     let wire = Wire::with([answer(200, &body), answer(200, &frames)]);
     let source = wire.source::<ConfigMap>(Scope::default());
-    let (listed, _) = list(&source).await.unwrap();
+    let (listed, _) = list_all(&source).await.unwrap();
     let mut watched = Vec::new();
     let mut stream = source.watch(watch_from("9")).await.unwrap();
     while let Some(batch) = stream.next().await {
@@ -239,6 +235,52 @@ async fn r18_one_bad_object_of_a_thousand_is_reported_with_name_and_path() {
             "ConfigMap n/bad cannot be read at `data.k`: found map, expected a string"
         );
     }
+}
+
+#[tokio::test]
+async fn i6_the_text_of_an_unreadable_object_is_kept_on_demand_and_never_printed() {
+    let bad = r#"{"metadata":{"name":"bad","namespace":"n","resourceVersion":"3"},"data":{"k":["hunter2"]}}"#;
+    let list = format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{bad}]}}"#);
+    for (on_malformed, kept) in [(OnMalformed::Skip, None), (OnMalformed::KeepRaw, Some(bad))] {
+        let wire = Wire::with([answer(200, &list)]);
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let texts = Arc::clone(&told);
+        let options = InformerOptions {
+            watch_list: false,
+            on_malformed,
+            error_handler: Some(Arc::new(move |error| {
+                texts.lock().push(format!("{error} {error:?}"));
+            })),
+            ..InformerOptions::default()
+        };
+        let informer: Informer<ConfigMap> = Informer::new(wire.client(), options).unwrap();
+        let mut task = JoinSet::new();
+        let running = informer.clone();
+        task.spawn(async move { running.run(CancellationToken::new()).await });
+        informer.synced().await;
+        let malformed = informer.malformed();
+        assert_eq!(malformed.len(), 1);
+        let raw = malformed[0].raw.as_ref();
+        assert_eq!(raw.map(informer::source::RawObject::text), kept);
+        let shown = format!("{malformed:?} {} {:?}", malformed[0], told.lock());
+        assert!(
+            shown.contains("n/bad") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+    }
+    // What does not fit a metadata informer may be a whole secret.
+    let wire = Wire::with([answer(200, &list)]);
+    let read = ReadOptions {
+        keep_raw: true,
+        ..ReadOptions::default()
+    };
+    let source =
+        KubeSource::<MetadataOnly<Secret>>::new(wire.client(), &(), Scope::default(), read);
+    let whole = r#"{"metadata":{"resourceVersion":"9"},"items":[{"kind":"Secret","apiVersion":"v1","metadata":{"name":"s"}}]}"#;
+    wire.answers.lock().clear();
+    wire.answers.lock().push_back(answer(200, whole));
+    let (items, _) = list_all(&source).await.unwrap();
+    assert_eq!(items[0].as_ref().unwrap_err().raw, None);
 }
 
 #[tokio::test]
@@ -307,7 +349,7 @@ async fn i5_objects_are_there_before_the_answer_is_complete() {
 async fn a_list_that_breaks_off_is_an_error() {
     let body = r#"{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}}"#;
     let wire = Wire::with([answer(200, body)]);
-    let error = list::<ConfigMap>(&wire.source(Scope::default()))
+    let error = list_all::<ConfigMap>(&wire.source(Scope::default()))
         .await
         .unwrap_err();
     assert!(
@@ -370,7 +412,7 @@ async fn i102_a_metadata_informer_asks_for_metadata_alone_and_holds_no_secret() 
 async fn a_whole_secret_sent_to_a_metadata_informer_is_refused_unseen() {
     let body = r#"{"metadata":{"resourceVersion":"9"},"items":[{"kind":"Secret","apiVersion":"v1","metadata":{"name":"s"},"data":{"k":"aHVudGVyMg=="}}]}"#;
     let wire = Wire::with([answer(200, body)]);
-    let (items, _) = list::<MetadataOnly<Secret>>(&wire.source(Scope::default()))
+    let (items, _) = list_all::<MetadataOnly<Secret>>(&wire.source(Scope::default()))
         .await
         .unwrap();
     let malformed = items[0].as_ref().unwrap_err();

@@ -7,8 +7,10 @@ mod filtered;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod http;
 mod lister;
+mod metrics;
 mod model;
 mod origin;
+mod paging;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod real;
 mod reflector;

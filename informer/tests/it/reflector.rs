@@ -10,22 +10,6 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-fn refused() -> source::Error {
-    source::Error::Refused(Box::new(kube_client::Error::TlsRequired))
-}
-
-fn broken() -> source::Error {
-    source::Error::Transport(Box::new(kube_client::Error::TlsRequired))
-}
-
-/// Gaps between calls, in whole milliseconds.
-fn gaps(requests: &[Request]) -> Vec<u128> {
-    requests
-        .windows(2)
-        .map(|pair| (pair[1].at() - pair[0].at()).as_millis())
-        .collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn r1_lists_start_at_any_state_then_the_last_version_then_the_newest_once() {
     let (source, informer) = scripted(InformerOptions::default());
@@ -81,67 +65,6 @@ async fn r2_a_version_too_large_is_followed_by_the_newest_state_at_once() {
         ["a@3"],
         "the cache may go back with the server"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn r3_ten_objects_in_pages_of_four_take_three_calls() {
-    let options = InformerOptions {
-        page_size: Some(4),
-        ..InformerOptions::default()
-    };
-    let (source, informer) = scripted(options);
-    let objects: Vec<_> = (0..10).map(|at| object(&format!("o{at}"), 5)).collect();
-    source.list(ListAnswer::page(objects[..4].to_vec(), "10", Some("t1")));
-    source.list(ListAnswer::page(objects[4..8].to_vec(), "10", Some("t2")));
-    source.list(ListAnswer::page(objects[8..].to_vec(), "10", None));
-    let _run = Run::start(&informer);
-    source.called(4).await;
-    assert_eq!(
-        source.summaries(),
-        [
-            "list 0 limit=4",
-            "list continue=t1 limit=4",
-            "list continue=t2 limit=4",
-            "watch 10"
-        ]
-    );
-    assert_eq!(informer.status().objects, 10);
-    assert_eq!(informer.stats().lists, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn r4_an_expired_page_is_replaced_by_one_whole_list_without_mixing_states() {
-    let (source, informer) = scripted(InformerOptions::default());
-    source.list(ListAnswer::page([object("gone", 1)], "10", Some("t1")));
-    source.list(ListAnswer::Fail(
-        vec![object("half", 2)],
-        refusal(410, "Expired"),
-    ));
-    source.list(ListAnswer::all([object("a", 12)], "12"));
-    let _run = Run::start(&informer);
-    source.called(4).await;
-    assert_eq!(
-        source.summaries(),
-        [
-            "list 0 limit=500",
-            "list continue=t1 limit=500",
-            "list 0",
-            "watch 12"
-        ]
-    );
-    assert_eq!(gaps(&source.requests())[..2], [0, 0]);
-    assert_eq!(cached(&informer), ["a@12"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn r4_other_failures_of_a_page_end_the_round() {
-    let (source, informer) = scripted(InformerOptions::default());
-    source.list(ListAnswer::page([object("a", 1)], "10", Some("t1")));
-    source.list(ListAnswer::Fail(vec![], broken()));
-    let _run = Run::start(&informer);
-    source.called(3).await;
-    assert_eq!(source.summaries()[2], "list 0 limit=500");
-    assert!(!informer.has_synced() && cached(&informer).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -329,28 +252,108 @@ async fn i38_a_successful_call_starts_the_count_of_kept_waits_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn r10_server_failures_inside_the_window_are_watched_through() {
-    for (window, watches) in [(0, 1), (30, 5)] {
+    // Waits of 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30 s: failures at 0, 0.8, 2.4, 5.6, 12, 24.8, 50.4 s.
+    for (window, watches) in [(0, 1), (3, 4), (30, 7), (40, 7), (51, 8)] {
         let options = InformerOptions {
             internal_error_window: Duration::from_secs(window),
+            backoff: informer::ReflectorBackoff {
+                jitter: 0.0,
+                ..informer::ReflectorBackoff::default()
+            },
             ..InformerOptions::default()
         };
         let (source, informer) = scripted(options);
         source.list(ListAnswer::all([], "10"));
-        let feeds: Vec<_> = (0..watches + 1).map(|_| source.watch()).collect();
+        let feeds: Vec<_> = (0..watches).map(|_| source.watch()).collect();
         let _run = Run::start(&informer);
         for (at, feed) in feeds.into_iter().enumerate() {
             source.called(2 + at).await;
             feed.send(WatchEvent::Error(Box::new(status(500, "InternalError"))));
         }
-        source.called(3 + watches).await;
+        source.called(2 + watches).await;
         let calls = source.summaries();
-        let first_list = calls[1..].iter().position(|call| call.starts_with("list"));
-        match window {
-            0 => assert_eq!(first_list, Some(1), "{calls:?}"),
-            // Waits of 0.8, 1.6, 3.2, 6.4 s and up to twice that: at least 4 fit into 30 s.
-            _ => assert!(first_list.is_none_or(|at| at >= 4), "{calls:?}"),
+        assert_eq!(calls[1..=watches], vec!["watch 10"; watches], "{window} s");
+        assert_eq!(calls[watches + 1], "list 10", "{window} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i33_only_a_refused_or_throttled_start_of_a_watch_is_tried_again_without_a_list() {
+    let cases: [(fn() -> source::Error, bool); 9] = [
+        (refused, true),
+        (|| refusal(429, "TooManyRequests"), true),
+        (broken, false),
+        (|| refusal(500, "InternalError"), false),
+        (|| refusal(503, "ServiceUnavailable"), false),
+        (|| refusal(410, "Expired"), false),
+        (|| refusal(403, "Forbidden"), false),
+        (|| source::Error::Answer("no watch".to_owned()), false),
+        (
+            || source::Error::Deadline {
+                step: "watch",
+                after: Duration::from_secs(15),
+            },
+            false,
+        ),
+    ];
+    for (failure, resumed) in cases {
+        let (source, informer) = scripted(InformerOptions::default());
+        source.list(ListAnswer::all([], "10"));
+        source.refuse_watch(failure());
+        let _run = Run::start(&informer);
+        source.called(3).await;
+        let want = if resumed { "watch 10" } else { "list 10" };
+        assert_eq!(source.summaries()[2], want, "{:?}", failure());
+        assert!(gaps(&source.requests())[1] >= 800, "{:?}", failure());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i39_a_watch_that_was_open_is_resumed_however_it_broke() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    let feeds: Vec<_> = (0..3).map(|_| source.watch()).collect();
+    let _run = Run::start(&informer);
+    for (at, feed) in feeds.into_iter().enumerate() {
+        source.called(2 + at).await;
+        feed.send(bookmark(&(11 + at).to_string()));
+        match at {
+            0 => feed.fail(broken()),
+            1 => feed.fail(refused()),
+            _ => drop(feed),
         }
     }
+    source.called(5).await;
+    assert_eq!(
+        source.summaries()[1..],
+        ["watch 10", "watch 11", "watch 12", "watch 13"]
+    );
+    assert_eq!(informer.stats().lists, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i38_a_server_that_asks_to_wait_again_and_again_is_heeded_ten_times() {
+    let options = InformerOptions {
+        backoff: informer::ReflectorBackoff {
+            max: Duration::from_secs(1),
+            jitter: 0.0,
+            ..informer::ReflectorBackoff::default()
+        },
+        ..InformerOptions::default()
+    };
+    let (source, informer) = scripted(options);
+    source.list(ListAnswer::all([], "10"));
+    for _ in 0..12 {
+        source.refuse_watch(source::Error::Status {
+            status: Box::new(status(429, "TooManyRequests")),
+            retry_after: Some(Duration::from_secs(20)),
+        });
+    }
+    let _run = Run::start(&informer);
+    source.called(14).await;
+    let gaps = gaps(&source.requests());
+    assert_eq!(gaps[1..11], [20_000; 10]);
+    assert_eq!(gaps[11..], [1000; 2], "its own waits from then on");
 }
 
 #[tokio::test(start_paused = true)]

@@ -196,3 +196,47 @@ async fn r17_a_source_that_does_not_stream_is_listed() {
     source.called(1).await;
     assert_eq!(source.summaries(), ["list 0 limit=500"], "switched off");
 }
+
+fn checked() -> (Scripted<ConfigMap>, Informer<ConfigMap>) {
+    let source = Scripted::new().streaming();
+    let options = InformerOptions {
+        check_streamed_lists: true,
+        ..InformerOptions::default()
+    };
+    let informer = Informer::from_source("ConfigMap", source.clone(), options)
+        .expect("default options are valid");
+    (source, informer)
+}
+
+#[tokio::test(start_paused = true)]
+async fn i26_a_streamed_list_is_compared_with_a_list_of_its_version() {
+    let (source, informer) = checked();
+    let feed = source.watch();
+    source.list(ListAnswer::Fail(vec![], refusal(503, "ServiceUnavailable")));
+    source.list(ListAnswer::all([object("b", 2), object("a", 1)], "4"));
+    let _run = Run::start(&informer);
+    feed.send_batch(vec![
+        WatchEvent::Added(object("a", 1)),
+        WatchEvent::Added(object("b", 2)),
+        end("4"),
+        WatchEvent::Modified(object("b", 5)),
+    ]);
+    source.called(3).await;
+    settle().await;
+    assert_eq!(
+        source.summaries(),
+        ["watch \"\" initial-events", "list =4", "list =4"]
+    );
+    assert_eq!(cached(&informer), ["a@1", "b@5"], "and the watch goes on");
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "1 objects of the list streamed at version 4 differ")]
+async fn i26_a_difference_ends_the_informer_with_a_panic() {
+    let (source, informer) = checked();
+    let feed = source.watch();
+    source.list(ListAnswer::all([object("a", 1), object("b", 2)], "4"));
+    feed.send_batch(vec![WatchEvent::Added(object("a", 1)), end("4")]);
+    let outcome = Run::start(&informer).outcome().await;
+    unreachable!("ended with {outcome:?}");
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use informer::source::scripted::Scripted;
+use informer::source::scripted::{Request, Scripted};
 use informer::source::{self, Malformed, WatchEvent};
 use informer::{Event, HandlerOptions, Informer, InformerOptions, ObjectKey};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -50,6 +50,22 @@ pub(crate) fn refusal(code: u16, reason: &str) -> source::Error {
     source::Error::status(status(code, reason))
 }
 
+pub(crate) fn refused() -> source::Error {
+    source::Error::Refused(Box::new(kube_client::Error::TlsRequired))
+}
+
+pub(crate) fn broken() -> source::Error {
+    source::Error::Transport(Box::new(kube_client::Error::TlsRequired))
+}
+
+/// Gaps between calls, in whole milliseconds.
+pub(crate) fn gaps(requests: &[Request]) -> Vec<u128> {
+    requests
+        .windows(2)
+        .map(|pair| (pair[1].at() - pair[0].at()).as_millis())
+        .collect()
+}
+
 /// An object of which only the name and the version can be read.
 pub(crate) fn malformed(name: &str, version: Option<&str>) -> Box<Malformed> {
     Box::new(Malformed {
@@ -60,6 +76,7 @@ pub(crate) fn malformed(name: &str, version: Option<&str>) -> Box<Malformed> {
         path: "data".to_owned(),
         problem: "found a string".to_owned(),
         deleted: false,
+        raw: None,
     })
 }
 
