@@ -187,6 +187,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         timing: options.timing,
         sync_timeout: options.sync_timeout,
         grace: options.grace,
+        leads: Arc::new(|| true),
     })
     .map_err(Box::new)?;
     operator.run(stop).await.map_err(Box::new)?;

@@ -363,7 +363,7 @@ pub fn reason(conditions: &[Condition], kind: ConditionType) -> Option<Reason> {
 }
 
 /// API times have whole seconds, so a finer one would differ from what is read back.
-fn whole_seconds(time: Timestamp) -> Timestamp {
+pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).expect("fewer digits of a time in range")
 }
 

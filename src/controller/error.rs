@@ -1,10 +1,12 @@
 //! Why a pass over a Proxy failed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use controller::retry::MaybeConflict as _;
 
 use super::inputs;
+use crate::api::Proxy;
 use crate::{Refused, provider};
 
 /// Why a pass over a Proxy failed; each is retried with backoff.
@@ -14,6 +16,12 @@ pub enum Error {
     /// The cache was too old and the live read failed.
     #[error("read the Proxy from the API server")]
     Read(#[source] Refused),
+    /// S-12: the live Proxy is not what the pass took it for; it is none at all if this is empty.
+    #[error("the copy of the Proxy in hand is old")]
+    Outdated(Option<Arc<Proxy>>),
+    /// S-12: this process does not lead, or cannot be sure that it still does.
+    #[error("leadership is not certain; nothing is changed until it is")]
+    NotLeading,
     /// A patch of the Proxy's metadata failed.
     #[error("patch the Proxy's {what}")]
     Metadata {
@@ -50,7 +58,7 @@ impl Error {
                 source.is_conflict()
             }
             Self::Finalizer(error) => error.is_conflict(),
-            Self::Inputs(_) | Self::Provider { .. } => false,
+            Self::Inputs(_) | Self::Provider { .. } | Self::Outdated(_) | Self::NotLeading => false,
         }
     }
 
@@ -66,6 +74,8 @@ impl Error {
             | Self::Read(_)
             | Self::Status(_)
             | Self::Inputs(_)
+            | Self::Outdated(_)
+            | Self::NotLeading
             | Self::Provider { .. } => false,
         }
     }
@@ -78,7 +88,7 @@ impl Error {
             Self::Read(source) | Self::Status(source) | Self::Metadata { source, .. } => {
                 source.retry_after()
             }
-            Self::Finalizer(_) | Self::Inputs(_) => None,
+            Self::Finalizer(_) | Self::Inputs(_) | Self::Outdated(_) | Self::NotLeading => None,
         }
     }
 }

@@ -49,6 +49,7 @@ impl ProxyReconciler {
         };
         match self.release(pass, &owners).await {
             Ok(Released::Gone) => {
+                self.confirm(pass).await?;
                 pass.remove_marks().await?;
                 pass.draft.clear_ownership();
                 Ok(Next::Event)
@@ -64,8 +65,9 @@ impl ProxyReconciler {
                 Ok(Next::Drift)
             }
             Err(refused) => {
-                let message = format!("provider {}: {}", refused.provider, refused.error);
-                pass.draft.out_of_sync(Reason::ReleasingInstance, message);
+                if let Some(words) = refused.words() {
+                    pass.draft.out_of_sync(Reason::ReleasingInstance, words);
+                }
                 Err(refused.into())
             }
         }

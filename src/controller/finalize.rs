@@ -2,6 +2,7 @@
 
 use kube_core::ResourceExt;
 
+use super::drain::{Drain, drain};
 use super::error::Error;
 use super::failure;
 use super::pass::Pass;
@@ -10,7 +11,7 @@ use super::reconcile::ProxyReconciler;
 use super::timing::Next;
 use crate::api::conditions::Reason;
 use crate::crash::{self, Cp};
-use crate::provider::{self, Instance};
+use crate::provider::{self, Instance, Provider};
 
 /// Where the release of an instance stands.
 pub(super) enum Released {
@@ -22,17 +23,50 @@ pub(super) enum Released {
     Held,
 }
 
-/// A provider that did not do its part of a release.
-pub(super) struct Refused {
-    pub(super) provider: String,
-    pub(super) error: provider::Error,
+/// What ended a release before its time.
+pub(super) enum Refused {
+    /// A provider did not do its part.
+    Provider {
+        provider: String,
+        error: provider::Error,
+    },
+    /// S-12: the Proxy could not be confirmed.
+    Unconfirmed(Error),
+}
+
+impl Refused {
+    fn by(provider: &str) -> impl Fn(provider::Error) -> Self {
+        move |error| Self::Provider {
+            provider: provider.to_owned(),
+            error,
+        }
+    }
+
+    /// The provider's words, if it was one.
+    pub(super) fn words(&self) -> Option<String> {
+        match self {
+            Self::Provider { provider, error } => Some(format!("provider {provider}: {error}")),
+            Self::Unconfirmed(_) => None,
+        }
+    }
+
+    /// nobody can look for an instance at that provider.
+    fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Provider { error, .. } => Some(failure::deletion_reason(error)),
+            Self::Unconfirmed(_) => None,
+        }
+    }
 }
 
 impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
-        Self::Provider {
-            provider: refused.provider,
-            source: refused.error,
+        match refused {
+            Refused::Provider { provider, error } => Self::Provider {
+                provider,
+                source: error,
+            },
+            Refused::Unconfirmed(error) => error,
         }
     }
 }
@@ -49,12 +83,12 @@ impl ProxyReconciler {
                     instance = pass.draft.get().provider_id,
                     "instance abandoned as its Proxy asks; the operator does not delete it"
                 );
-                pass.remove_finalizer().await?;
+                self.let_go(pass).await?;
                 Ok(Next::Event)
             }
             //
             Deletion::NeverProvisioned => {
-                pass.remove_finalizer().await?;
+                self.let_go(pass).await?;
                 Ok(Next::Event)
             }
             Deletion::NotConfigured(name) => {
@@ -63,39 +97,61 @@ impl ProxyReconciler {
                 Ok(Next::Event)
             }
             //
-            Deletion::Release(owners) => match self.release(pass, &owners).await {
-                Ok(Released::Gone) => {
-                    crash::point(Cp::Cp8);
-                    pass.remove_finalizer().await?;
-                    Ok(Next::Event)
-                }
-                Ok(Released::Waiting(message)) => {
-                    pass.draft.not_provisioned(Reason::Deleting, message);
-                    Ok(Next::Deletion)
-                }
-                Ok(Released::Held) => {
-                    let message = "spec.paused is true: the instance is not deleted";
-                    pass.draft.not_provisioned(Reason::DeletionBlocked, message);
-                    // It may go by other hands meanwhile, and then nothing holds the Proxy.
-                    Ok(Next::Drift)
-                }
-                // without credentials nobody can look, and there is nothing to look for.
-                Err(refused)
-                    if failure::deletion_reason(&refused.error) == Reason::DeletionBlocked
-                        && pass.recorded().is_none()
-                        && plan::was_never_provisioned(pass.proxy()) =>
-                {
-                    pass.remove_finalizer().await?;
-                    Ok(Next::Event)
-                }
-                Err(refused) => {
-                    let reason = failure::deletion_reason(&refused.error);
-                    let message = format!("provider {}: {}", refused.provider, refused.error);
-                    pass.draft.not_provisioned(reason, message);
-                    Err(refused.into())
-                }
-            },
+            Deletion::Release(owners) => self.release_and_let_go(pass, &owners).await,
         }
+    }
+
+    async fn release_and_let_go(
+        &self,
+        pass: &mut Pass<'_>,
+        owners: &[String],
+    ) -> Result<Next, Error> {
+        // S-08
+        let active = self.leases.drain(pass.uid());
+        let (spec, status, now) = (&pass.proxy().spec, pass.draft.get(), pass.draft.now());
+        if let Drain::Wait(rest) = drain(active, spec, status, now) {
+            let message = "the Proxy is being deleted; leases on it may still end";
+            pass.draft.not_provisioned(Reason::Draining, message);
+            return Ok(Next::After(rest));
+        }
+        match self.release(pass, owners).await {
+            Ok(Released::Gone) => {
+                crash::point(Cp::Cp8);
+                self.let_go(pass).await?;
+                Ok(Next::Event)
+            }
+            Ok(Released::Waiting(message)) => {
+                pass.draft.not_provisioned(Reason::Deleting, message);
+                Ok(Next::Deletion)
+            }
+            Ok(Released::Held) => {
+                let message = "spec.paused is true: the instance is not deleted";
+                pass.draft.not_provisioned(Reason::DeletionBlocked, message);
+                // It may go by other hands meanwhile, and then nothing holds the Proxy.
+                Ok(Next::Drift)
+            }
+            // without credentials nobody can look, and there is nothing to look for.
+            Err(refused)
+                if refused.reason() == Some(Reason::DeletionBlocked)
+                    && pass.recorded().is_none()
+                    && plan::was_never_provisioned(pass.proxy()) =>
+            {
+                self.let_go(pass).await?;
+                Ok(Next::Event)
+            }
+            Err(refused) => {
+                if let (Some(reason), Some(words)) = (refused.reason(), refused.words()) {
+                    pass.draft.not_provisioned(reason, words);
+                }
+                Err(refused.into())
+            }
+        }
+    }
+
+    /// Takes the finalizer away, by a live copy (S-12).
+    async fn let_go(&self, pass: &mut Pass<'_>) -> Result<(), Error> {
+        self.confirm(pass).await?;
+        pass.remove_finalizer().await
     }
 
     /// Deletes what these providers hold of this Proxy; each is asked until one has something.
@@ -105,11 +161,16 @@ impl ProxyReconciler {
         owners: &[String],
     ) -> Result<Released, Refused> {
         for name in owners {
-            let seen = self.seek(pass, name).await?;
-            let step = plan::release(seen.as_ref(), plan::hold_of(pass.proxy()));
-            let Some(instance) = seen else { continue };
+            let instance = match self.seek(pass, name).await? {
+                Sought::Found(instance) => instance,
+                Sought::Nothing => continue,
+                Sought::MayNotShow => {
+                    let message = format!("provider {name} may not show the instance yet");
+                    return Ok(Released::Waiting(message));
+                }
+            };
             pass.draft.record(name, &instance);
-            match step {
+            match plan::release(Some(&instance), plan::hold_of(pass.proxy())) {
                 Release::Gone => {}
                 Release::Held => return Ok(Released::Held),
                 Release::AlreadyDeleting => {}
@@ -127,43 +188,52 @@ impl ProxyReconciler {
     }
 
     /// X-02, S-02: the instance on record, or the one a crash kept off the record.
-    async fn seek(&self, pass: &Pass<'_>, name: &str) -> Result<Option<Instance>, Refused> {
-        let refused = |error| Refused {
-            provider: name.to_owned(),
-            error,
-        };
-        let Some(provider) = self.providers.get(name) else {
-            return Err(refused(provider::Error::new(
-                provider::Reason::NotConfigured,
-                self.not_configured(name),
-            )));
-        };
-        if pass.recorded().is_some() {
-            self.look(pass, &**provider).await.map_err(refused)
+    async fn seek(&self, pass: &Pass<'_>, name: &str) -> Result<Sought, Refused> {
+        let provider = self.provider(name)?;
+        let found = if pass.recorded().is_some() {
+            self.look(pass, provider).await
         } else {
-            provider
-                .find(&pass.owner(&self.cluster_id))
-                .await
-                .map_err(refused)
+            provider.find(&pass.owner(&self.cluster_id)).await
+        };
+        match found.map_err(Refused::by(name))? {
+            Some(instance) => Ok(Sought::Found(instance)),
+            None if self.may_not_show_yet(pass, provider) => Ok(Sought::MayNotShow),
+            None => Ok(Sought::Nothing),
         }
+    }
+
+    fn provider(&self, name: &str) -> Result<&dyn Provider, Refused> {
+        self.providers
+            .get(name)
+            .map(|provider| &**provider)
+            .ok_or_else(|| {
+                let missing = self.not_configured(name);
+                Refused::by(name)(provider::Error::new(
+                    provider::Reason::NotConfigured,
+                    missing,
+                ))
+            })
     }
 
     async fn delete_released(
         &self,
-        pass: &Pass<'_>,
+        pass: &mut Pass<'_>,
         name: &str,
         instance: &Instance,
     ) -> Result<(), Refused> {
-        let Some(provider) = self.providers.get(name) else {
-            return Ok(());
-        };
+        self.confirm(pass).await.map_err(Refused::Unconfirmed)?;
         let owner = pass.owner(&self.cluster_id);
-        provider
+        self.provider(name)?
             .delete(&instance.id, &owner, &instance.incarnation)
             .await
-            .map_err(|error| Refused {
-                provider: name.to_owned(),
-                error,
-            })
+            .map_err(Refused::by(name))
     }
+}
+
+/// What a provider knows of a Proxy's instance.
+enum Sought {
+    Found(Instance),
+    Nothing,
+    /// It was asked for a moment ago, and the provider may not show it yet.
+    MayNotShow,
 }

@@ -4,23 +4,34 @@
 //! |---|---|
 //! | `reconcile` | R-04: key → pass → action |
 //! | `managed`, `finalize`, `external` | the branches M, X and E, which carry decisions out |
-//! | `plan`, `failure`, `timing` | the decisions, without effects |
+//! | `create`, `replace`, `observe` | M6, M7 and M8, M9 |
+//! | `plan`, `failure`, `timing`, `drain`, `brake` | the decisions, without effects |
+//! | `budget`, `circuit` | what Proxies share: places out of service (S-07), a provider's quota (S-09) |
 //! | `inputs` | M4: live reads of Secrets |
+//! | `recent` | what this process made of late |
 //! | `pass`, `status` | one pass: copies, metadata writes, the one status write |
 //!
 //! Invariants: an instance is made only for a Proxy that carries the finalizer; a Proxy loses the
 //! finalizer only after its provider said that no instance is left, or the user let it go; every
 //! write carries the `resourceVersion` of the copy that it was decided on.
 
+mod brake;
+mod budget;
+mod circuit;
+mod create;
+pub mod drain;
 mod error;
 mod external;
 mod failure;
 mod finalize;
 mod inputs;
 mod managed;
+mod observe;
 mod pass;
 mod plan;
+mod recent;
 mod reconcile;
+mod replace;
 mod status;
 #[cfg(test)]
 mod testing;

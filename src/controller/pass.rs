@@ -72,6 +72,10 @@ impl<'a> Pass<'a> {
         &self.base
     }
 
+    pub(crate) fn key(&self) -> &ObjectKey {
+        self.key
+    }
+
     /// The same, to hold beside the pass.
     pub(crate) fn base(&self) -> &Arc<Proxy> {
         &self.base
@@ -104,6 +108,7 @@ impl<'a> Pass<'a> {
                 .as_deref()
                 .map(Incarnation::new),
             was_running: self.draft.is_provisioned(),
+            operation: self.draft.get().operation.as_deref().map(Arc::from),
         }
     }
 
@@ -154,6 +159,26 @@ impl<'a> Pass<'a> {
         let annotations = json!({ "annotations": { SPEC_HASH_ANNOTATION: hash.annotation() } });
         let patch = self.guarded(annotations);
         self.patch_metadata("spec hash annotation", &patch).await
+    }
+
+    /// S-12: reads the Proxy live, before an effect that no later pass could take back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Outdated`] with the live copy if it says anything that decisions rest on and the
+    /// copy in hand does not say.
+    pub(crate) async fn confirm(&mut self) -> Result<(), Error> {
+        let live = self.api.get_opt(&self.base.name_any()).await;
+        let live = live
+            .map_err(|error| Error::Read(error.into()))?
+            .map(Arc::new);
+        match live {
+            Some(live) if plan::is_same_view(&self.newest, &live) => {
+                self.newest = live;
+                Ok(())
+            }
+            live => Err(Error::Outdated(live)),
+        }
     }
 
     /// Whether the API server has no such Proxy any more, be it that another took its name.

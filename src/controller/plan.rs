@@ -12,8 +12,8 @@ use kube_core::ResourceExt;
 use crate::api::conditions::{self, ConditionType, Reason};
 use crate::api::hash::Comparison;
 use crate::api::{
-    ABANDON_INSTANCE_ANNOTATION, FINALIZER, Mode, Proxy, ProxyStatus, SKIP_REPLACEMENT_ANNOTATION,
-    SPEC_HASH_ANNOTATION, SpecHash,
+    ABANDON_INSTANCE_ANNOTATION, FINALIZER, Mode, Proxy, ProxySpec, ProxyStatus, RETRY_ANNOTATION,
+    SKIP_REPLACEMENT_ANNOTATION, SPEC_HASH_ANNOTATION, SpecHash,
 };
 use crate::provider::{Instance, InstanceState};
 
@@ -40,8 +40,10 @@ pub(crate) fn dispatch(proxy: &Proxy) -> Branch {
 pub(crate) enum Gate {
     /// M1: the finalizer is missing.
     AddFinalizer,
-    /// M2: a permanent error was found at this very generation.
+    /// M2: a permanent error was found with these very inputs.
     Latched,
+    /// M2: the same, if the inputs that lie in Secrets still have this hash.
+    LatchedOn(String),
     /// M3: nobody configured the provider of that name.
     NotConfigured(String),
     /// Go on to M4.
@@ -52,11 +54,15 @@ pub(crate) fn gate(proxy: &Proxy, is_configured: impl Fn(&str) -> bool) -> Gate 
     if !has_finalizer(proxy) {
         return Gate::AddFinalizer;
     }
-    if is_latched(proxy) {
-        return Gate::Latched;
-    }
     let status = status_of(proxy);
     let wanted = proxy.spec.provider.as_deref().unwrap_or_default();
+    match latch(proxy) {
+        Some(hash) if is_configured(wanted) && proxy.spec.secret_names().next().is_some() => {
+            return hash.map_or(Gate::Latched, Gate::LatchedOn);
+        }
+        Some(_) => return Gate::Latched,
+        None => {}
+    }
     // A machine is looked after by the provider that made it (S-06).
     let owner = status
         .provider
@@ -70,18 +76,53 @@ pub(crate) fn gate(proxy: &Proxy, is_configured: impl Fn(&str) -> bool) -> Gate 
     Gate::Open
 }
 
-/// M2 looks at the generation alone.
-fn is_latched(proxy: &Proxy) -> bool {
-    let Some(generation) = proxy.metadata.generation else {
-        return false;
+/// S-03: the latch of a permanent error, as far as the Proxy itself tells; it holds while
+/// generation, retry annotation and input hash are what they were. `Some` has that hash, where one
+/// was known.
+fn latch(proxy: &Proxy) -> Option<Option<String>> {
+    let generation = proxy.metadata.generation?;
+    let status = proxy.status.as_ref()?;
+    let condition = conditions::find(&status.conditions, ConditionType::Provisioned)?;
+    if condition.status != "False" || condition.reason != Reason::PermanentError.as_str() {
+        return None;
+    }
+    let Some(latch) = &status.latch else {
+        return (condition.observed_generation == Some(generation)).then_some(None);
     };
-    proxy.status.as_ref().is_some_and(|status| {
-        conditions::find(&status.conditions, ConditionType::Provisioned).is_some_and(|condition| {
-            condition.status == "False"
-                && condition.reason == Reason::PermanentError.as_str()
-                && condition.observed_generation == Some(generation)
-        })
-    })
+    let is_shut = latch.generation == generation
+        && latch.retry_nonce.as_ref() == proxy.annotations().get(RETRY_ANNOTATION);
+    is_shut.then(|| latch.input_hash.clone())
+}
+
+/// S-13: the number that a create has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// Write this number down first; the create comes in the next pass.
+    Announce(i64),
+    /// Create under this number.
+    Go(i64),
+}
+
+pub(crate) fn attempt(status: &ProxyStatus, write_ahead: bool) -> Attempt {
+    let next = status.create_attempts.saturating_add(1);
+    match (write_ahead, status.attempt_open) {
+        (false, _) => Attempt::Go(next),
+        (true, false) => Attempt::Announce(next),
+        (true, true) => Attempt::Go(status.create_attempts),
+    }
+}
+
+/// S-12: whether a live copy says nothing that the copy in hand does not say.
+///
+/// Labels may differ, and who manages which field: nothing is decided on them.
+pub(crate) fn is_same_view(held: &Proxy, live: &Proxy) -> bool {
+    let (held_meta, live_meta) = (&held.metadata, &live.metadata);
+    held_meta.uid == live_meta.uid
+        && held_meta.generation == live_meta.generation
+        && held_meta.deletion_timestamp == live_meta.deletion_timestamp
+        && held.finalizers() == live.finalizers()
+        && held.annotations() == live.annotations()
+        && held.status == live.status
 }
 
 /// M6 to M9: which branch the record of the Proxy leads to.
@@ -199,12 +240,15 @@ pub(crate) enum Observation {
     TimedOut,
     /// It runs.
     Running,
+    /// It runs, and has reached `spec.rotation.maxAgeSeconds`.
+    Expired,
     /// It ended; cattle is not repaired.
     Stopped,
 }
 
 pub(crate) fn observation(
     seen: Option<&Instance>,
+    spec: &ProxySpec,
     status: &ProxyStatus,
     now: Timestamp,
     provisioning_timeout: Duration,
@@ -219,6 +263,9 @@ pub(crate) fn observation(
         return Observation::TakeOver;
     }
     match instance.state {
+        InstanceState::Running if expires(spec, instance).is_some_and(|end| end <= now) => {
+            Observation::Expired
+        }
         InstanceState::Running => Observation::Running,
         InstanceState::Stopped | InstanceState::Terminated => Observation::Stopped,
         InstanceState::Provisioning => {
@@ -233,6 +280,23 @@ pub(crate) fn observation(
             }
         }
     }
+}
+
+/// When the instance reaches `spec.rotation.maxAgeSeconds`, if it ever does.
+pub(crate) fn expires(spec: &ProxySpec, instance: &Instance) -> Option<Timestamp> {
+    let rotation = spec.rotation.as_ref()?;
+    let age = SignedDuration::from_secs(i64::from(rotation.max_age_seconds?));
+    instance.created?.checked_add(age).ok()
+}
+
+/// Why an instance that the operator deletes itself goes; `None` for one that went by itself.
+pub(crate) fn reason_to_go(reason: Option<Reason>) -> Option<Reason> {
+    reason.filter(|reason| {
+        matches!(
+            reason,
+            Reason::Replacing | Reason::InstanceStopped | Reason::ProvisioningTimeout
+        )
+    })
 }
 
 /// Since when the instance has been coming up without a break: one that has served counts from

@@ -214,7 +214,7 @@ fn m9_reads_the_instance() {
         ),
     ] {
         assert_eq!(
-            observation(seen.as_ref(), status, now, POLL),
+            observation(seen.as_ref(), &ProxySpec::default(), status, now, POLL),
             want,
             "{seen:?}"
         );

@@ -10,9 +10,13 @@ use k8s_openapi::jiff::Timestamp;
 use kube_client::Api;
 use tracing::Instrument as _;
 
+use super::budget::{Budget, Census, Group};
+use super::circuit::Circuits;
+use super::drain::Leases;
 use super::error::Error;
 use super::pass::{OwnWrites, Pass};
 use super::plan::{self, Branch};
+use super::recent::Recent;
 use super::timing::{Next, Timing};
 use crate::api::Proxy;
 use crate::crash::{self, Cp};
@@ -24,6 +28,18 @@ const MAX_STEPS_IN_A_ROW: u32 = 5;
 /// The cache of Proxies, as far as a pass needs it.
 pub(crate) type Cache = Box<dyn Fn(&ObjectKey) -> Option<Arc<Proxy>> + Send + Sync>;
 
+/// Tells the time of day.
+pub(crate) type Clock = fn() -> Timestamp;
+
+/// Counts a group of Proxies.
+pub(crate) type TakeCensus = Box<dyn Fn(&Group) -> Census + Send + Sync>;
+
+/// Tells whether this process leads.
+pub(crate) type Leads = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Live copies in a row that a pass may turn to before it makes a pause.
+const MAX_TURNS: u32 = 3;
+
 /// Reconciles one Proxy at a time with its instance.
 pub(crate) struct ProxyReconciler {
     pub(crate) client: kube_client::Client,
@@ -32,6 +48,16 @@ pub(crate) struct ProxyReconciler {
     pub(crate) cluster_id: Arc<str>,
     pub(crate) timing: Timing,
     pub(crate) own_writes: Arc<OwnWrites>,
+    /// Whether this process leads, and can be sure of it until the call in hand has ended.
+    pub(crate) leads: Leads,
+    /// Proxies that stand in for each other, as the cache shows them.
+    pub(crate) census: TakeCensus,
+    pub(crate) budget: Budget,
+    pub(crate) circuits: Circuits,
+    pub(crate) leases: Arc<dyn Leases>,
+    pub(crate) recent: Recent,
+    /// The time of day; decides what ages by the API's times, never a wait.
+    pub(crate) clock: Clock,
     /// Steps taken in a row; has an entry for Proxies in the middle of some work alone.
     pub(crate) steps: DashMap<ObjectKey, u32>,
 }
@@ -51,6 +77,32 @@ impl Reconciler for ProxyReconciler {
             Copy::Wait(wait) => return Ok(Action::RequeueAfter(wait)),
             Copy::Gone => return Ok(Action::Done),
         };
+        let mut copy = proxy;
+        for _ in 0..MAX_TURNS {
+            match self.pass(key, ctx, copy).await? {
+                Turn::Over(action) => return Ok(action),
+                Turn::Live(live) => copy = live,
+            }
+        }
+        Ok(self.action(key, Next::AtOnce))
+    }
+}
+
+/// How a pass ended.
+enum Turn {
+    Over(Action),
+    /// S-12: before it changed anything the pass found that this is the Proxy.
+    Live(Arc<Proxy>),
+}
+
+impl ProxyReconciler {
+    /// One pass over this copy of the Proxy.
+    async fn pass(
+        &self,
+        key: &ObjectKey,
+        ctx: &Context,
+        proxy: Arc<Proxy>,
+    ) -> Result<Turn, ReconcileError> {
         let namespace = key.namespace().unwrap_or_default();
         let api = Api::namespaced(self.client.clone(), namespace);
         let span = tracing::info_span!(
@@ -60,7 +112,7 @@ impl Reconciler for ProxyReconciler {
             generation = proxy.metadata.generation,
             provider = proxy.spec.provider,
         );
-        let mut pass = Pass::new(key, api, &self.own_writes, proxy, now());
+        let mut pass = Pass::new(key, api, &self.own_writes, proxy, (self.clock)());
         async {
             let branch = plan::dispatch(pass.proxy());
             let outcome = match branch {
@@ -69,18 +121,40 @@ impl Reconciler for ProxyReconciler {
                 Branch::Managed => self.reconcile_managed(&mut pass).await,
             };
             tracing::debug!(?branch, ?outcome, attempt = ctx.attempt(), "pass");
-            self.finish(key, pass, outcome).await
+            match outcome {
+                Err(Error::Outdated(Some(live))) => Ok(Turn::Live(live)),
+                Err(Error::Outdated(None)) => {
+                    self.forget(key);
+                    Ok(Turn::Over(Action::Done))
+                }
+                outcome => self.finish(key, pass, outcome).await.map(Turn::Over),
+            }
         }
         .instrument(span)
         .await
     }
-}
 
-impl ProxyReconciler {
+    /// Drops all that is remembered of a Proxy that is gone.
+    fn forget(&self, key: &ObjectKey) {
+        self.own_writes.store.clear(key);
+        self.steps.remove(key);
+        self.recent.forget(key);
+        self.budget.give_back(key);
+    }
+
+    /// S-12: what no later pass could take back is done by a leader on a live copy alone.
+    pub(super) async fn confirm(&self, pass: &mut Pass<'_>) -> Result<(), Error> {
+        pass.confirm().await?;
+        if (self.leads)() {
+            Ok(())
+        } else {
+            Err(Error::NotLeading)
+        }
+    }
+
     async fn read(&self, key: &ObjectKey) -> Result<Copy, Error> {
         let Some(cached) = (self.proxies)(key) else {
-            self.own_writes.store.clear(key);
-            self.steps.remove(key);
+            self.forget(key);
             return Ok(Copy::Gone);
         };
         let uid = cached.metadata.uid.as_deref().unwrap_or_default();
@@ -167,7 +241,10 @@ impl ProxyReconciler {
             .get(&id, &pass.owner(&self.cluster_id), &pass.hint())
             .await
         {
-            Ok(instance) => Ok(Some(instance)),
+            Ok(instance) => {
+                self.recent.shown(pass.key());
+                Ok(Some(instance))
+            }
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -179,10 +256,6 @@ fn failed(error: Error) -> ReconcileError {
         Some(wait) => ReconcileError::retry_after(error, wait),
         None => ReconcileError::retry(error),
     }
-}
-
-fn now() -> Timestamp {
-    Timestamp::now()
 }
 
 #[cfg(test)]

@@ -709,6 +709,7 @@ async fn r06_each_class_of_error_has_its_own_end() {
         assert!(world.message().contains("refused"));
         world.provider.take_calls();
         world.server.take_writes();
+        tokio::time::advance(Duration::from_secs(720)).await;
         world.ok().await;
         assert_eq!(
             world.provider.take_calls().is_empty(),
@@ -1067,10 +1068,10 @@ async fn about_to_create() -> World {
 #[tokio::test(start_paused = true)]
 async fn an_instance_made_for_a_proxy_that_went_in_spite_of_its_finalizer_is_taken_back() {
     let mut world = about_to_create().await;
-    world
-        .server
-        .edit(PATH, &json!({ "metadata": { "finalizers": null } }));
-    world.server.delete(PATH);
+    world.server.after_look(|server| {
+        server.edit(PATH, &json!({ "metadata": { "finalizers": null } }));
+        server.delete(PATH);
+    });
     assert_eq!(world.ok().await, Action::Done);
     world.provider.finish_deletions();
     assert!(world.provider.see(INSTANCE).is_none());
@@ -1080,9 +1081,12 @@ async fn an_instance_made_for_a_proxy_that_went_in_spite_of_its_finalizer_is_tak
 #[tokio::test(start_paused = true)]
 async fn an_instance_made_for_a_proxy_whose_name_another_took_is_taken_back() {
     let mut world = about_to_create().await;
-    let mut object = world.server.get(PATH).expect("there");
-    object["metadata"] = json!({ "name": "a", "namespace": "crawl", "uid": "u2", "generation": 1 });
-    world.server.put(PATH, object);
+    world.server.after_look(|server| {
+        let mut object = server.get(PATH).expect("there");
+        object["metadata"] =
+            json!({ "name": "a", "namespace": "crawl", "uid": "u2", "generation": 1 });
+        server.put(PATH, object);
+    });
     assert_eq!(world.ok().await, Action::RequeueAfter(Duration::ZERO));
     world.provider.finish_deletions();
     assert!(world.provider.see(INSTANCE).is_none());
@@ -1095,9 +1099,9 @@ async fn an_instance_made_for_a_proxy_whose_name_another_took_is_taken_back() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_made_while_its_proxy_was_edited_stays() {
     let mut world = about_to_create().await;
-    world
-        .server
-        .edit(PATH, &json!({ "metadata": { "labels": { "pool": "a" } } }));
+    world.server.after_look(|server| {
+        server.edit(PATH, &json!({ "metadata": { "labels": { "pool": "a" } } }))
+    });
     assert_eq!(world.ok().await, Action::RequeueAfter(Duration::ZERO));
     assert!(
         world

@@ -3,6 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::brake;
 use crate::api::conditions::{self, ConditionStatus, ConditionType, Reason, Update};
 use crate::api::{ProxyStatus, StatusEndpoint, compute_phase, compute_ready};
 use crate::provider::Instance;
@@ -139,6 +140,18 @@ impl Draft {
         self.status.provider = Some(provider.to_owned());
         self.status.provider_id = Some(instance.id.to_string());
         self.status.instance_uid = Some(instance.incarnation.to_string());
+        self.operation(instance);
+    }
+
+    /// Puts on record which operation at the provider is still under way for the instance.
+    pub(crate) fn operation(&mut self, instance: &Instance) {
+        self.status.operation = instance.operation.as_deref().map(str::to_owned);
+    }
+
+    /// Puts on record that the instance made way for another, or has to be followed by one.
+    pub(crate) fn replaced(&mut self, reason: Reason) {
+        let replaced = brake::replaced(self.status.replacements.as_ref(), reason, self.now);
+        self.status.replacements = Some(replaced);
     }
 
     /// Forgets the instance on record, and that there was anything to compare it with.

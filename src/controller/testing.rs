@@ -12,10 +12,15 @@ use controller::{Action, Context, ObjectKey, ReconcileError, Reconciler};
 use dashmap::DashMap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_client::client::Body;
 use serde_json::{Value, json};
 
+use super::budget::{Budget, Census};
+use super::circuit::Circuits;
+use super::drain::NoLeases;
 use super::pass::OwnWrites;
+use super::recent::Recent;
 use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
 use crate::api::Proxy;
@@ -47,6 +52,8 @@ struct State {
     patches: u64,
     /// Effects that the process may still have; the next one happens and is not answered.
     life: Option<u64>,
+    /// What happens right after the operator's next look at its Proxy.
+    after_look: Option<Box<dyn FnOnce(&Server) + Send>>,
 }
 
 impl Server {
@@ -106,6 +113,11 @@ impl Server {
             state.stamp(&mut object);
             state.objects.insert(path.to_owned(), object);
         }
+    }
+
+    /// Lets something happen between the operator's next look at its Proxy and what it does then.
+    pub(crate) fn after_look(&self, event: impl FnOnce(&Server) + Send + 'static) {
+        self.state().after_look = Some(Box::new(event));
     }
 
     fn version(&self) -> u64 {
@@ -233,6 +245,12 @@ impl tower::Service<Request> for Server {
                 return std::future::pending().await;
             }
             let (code, value) = server.answer(&parts.method, parts.uri.path(), &body);
+            if parts.method == http::Method::GET && parts.uri.path().ends_with(PATH) {
+                let event = server.state().after_look.take();
+                if let Some(event) = event {
+                    event(&server);
+                }
+            }
             if parts.method == http::Method::PATCH && server.spend() {
                 return std::future::pending().await;
             }
@@ -244,6 +262,16 @@ impl tower::Service<Request> for Server {
         }
         .boxed()
     }
+}
+
+/// The time of day of the virtual world, which began with the year 2026.
+pub(crate) fn virtual_now() -> Timestamp {
+    thread_local! {
+        static BEGAN: tokio::time::Instant = tokio::time::Instant::now();
+    }
+    let passed = BEGAN.with(tokio::time::Instant::elapsed);
+    let began = Timestamp::from_second(1_767_225_600).expect("in range");
+    began + SignedDuration::try_from(passed).expect("less than an age")
 }
 
 /// A provider that shares the life of the process with the server.
@@ -372,13 +400,18 @@ impl World {
                     self.provider.run(INSTANCE, "10.0.0.1");
                 }
             }
-            let done = match outcome {
+            let done = match &outcome {
                 Ok(Action::Done) => self.server.get(PATH).is_none_or(|_| self.is_settled()),
-                Ok(Action::RequeueAfter(wait)) => wait > Duration::from_secs(60),
+                Ok(Action::RequeueAfter(wait)) => *wait > Duration::from_secs(60),
                 _ => false,
             };
             if done {
                 return true;
+            }
+            match outcome {
+                Ok(Action::RequeueAfter(wait)) => tokio::time::advance(wait).await,
+                Ok(_) => {}
+                Err(_) => tokio::time::advance(Duration::from_secs(2)).await,
             }
         }
         panic!("no rest after 60 passes: {:?}", self.server.get(PATH));
@@ -465,6 +498,16 @@ fn reconciler(
         cluster_id: Arc::from("cluster"),
         timing: Timing::default(),
         own_writes: Arc::new(OwnWrites { store, proxies }),
+        leads: Arc::new(|| true),
+        census: Box::new(|_| Census {
+            all: 1,
+            ..Census::default()
+        }),
+        budget: Budget::default(),
+        circuits: Circuits::new(Timing::default().quota_retry),
+        leases: Arc::new(NoLeases),
+        recent: Recent::new(),
+        clock: virtual_now,
         steps: DashMap::new(),
     }
 }

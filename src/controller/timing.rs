@@ -38,6 +38,9 @@ impl Default for Timing {
     }
 }
 
+/// Wait of a Proxy that the disruption budget keeps in service, give or take 20 % (S-07).
+const BUDGET_RETRY: Duration = Duration::from_secs(30);
+
 /// When a Proxy comes again, if no event brings it earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -53,8 +56,16 @@ pub(crate) enum Next {
     Deletion,
     /// After DRIFT_POLL.
     Drift,
+    /// After DRIFT_POLL, or after this where that is less.
+    Within(Duration),
     /// After QUOTA_RETRY.
     Quota,
+    /// After BUDGET_RETRY: other Proxies are being replaced.
+    Budget,
+    /// After this.
+    After(Duration),
+    /// After this and up to a fifth more, so that those who wait for one another do not meet again.
+    Turn(Duration),
 }
 
 impl Next {
@@ -74,7 +85,11 @@ impl Timing {
             Next::Provisioning => Some(self.provisioning_poll),
             Next::Deletion => Some(self.deletion_poll),
             Next::Drift => Some(spread(self.drift_poll, 0.1, random)),
+            Next::Within(most) => Some(spread(self.drift_poll, 0.1, random).min(most)),
             Next::Quota => Some(spread(self.quota_retry, 0.2, random)),
+            Next::Budget => Some(spread(BUDGET_RETRY, 0.2, random)),
+            Next::After(wait) => Some(wait),
+            Next::Turn(wait) => Some(wait + wait.mul_f64(0.2 * random.abs().min(1.0))),
         }
     }
 }
@@ -100,6 +115,12 @@ mod tests {
             (Next::Drift, 1.0, Some(330.0)),
             (Next::Quota, -1.0, Some(480.0)),
             (Next::Quota, 7.0, Some(720.0)),
+            (Next::Within(Duration::from_secs(5)), 1.0, Some(5.0)),
+            (Next::Within(Duration::from_secs(999)), -1.0, Some(270.0)),
+            (Next::Budget, 1.0, Some(36.0)),
+            (Next::After(Duration::from_secs(7)), 1.0, Some(7.0)),
+            (Next::Turn(Duration::from_secs(10)), -1.0, Some(12.0)),
+            (Next::Turn(Duration::from_secs(10)), 0.0, Some(10.0)),
         ] {
             let wait = timing.wait(next, random).map(|wait| wait.as_secs_f64());
             assert_eq!(wait, want, "{next:?} at {random}");

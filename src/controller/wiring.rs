@@ -10,17 +10,28 @@ use controller::{
 };
 use dashmap::DashMap;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::jiff::Timestamp;
 use kube_core::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
+use super::budget::{self, Budget, Census, Group};
+use super::circuit::Circuits;
+use super::drain::NoLeases;
 use super::pass::OwnWrites;
-use super::reconcile::ProxyReconciler;
+use super::recent::Recent;
+use super::reconcile::{Leads, ProxyReconciler};
 use super::timing::Timing;
 use crate::api::Proxy;
 use crate::provider::Registry;
 
 /// Index of the Proxy cache: `namespace/name` of every Secret that decides what runs.
 pub const SECRET_INDEX: &str = "secret";
+
+/// Index of the Proxy cache: the group whose disruption budget a Managed Proxy shares (H-18).
+const GROUP_INDEX: &str = "group";
+
+/// The same, of Proxies out of service alone.
+const UNAVAILABLE_INDEX: &str = "unavailable";
 
 /// How long a pass waits for its own write to come back before it reads live.
 const OWN_WRITE_CAP: Duration = Duration::from_secs(5);
@@ -56,6 +67,7 @@ pub(crate) struct Parts {
     pub(crate) timing: Timing,
     pub(crate) sync_timeout: Duration,
     pub(crate) grace: Duration,
+    pub(crate) leads: Leads,
 }
 
 impl std::fmt::Debug for ProxyReconciler {
@@ -80,6 +92,16 @@ impl Operator {
             Informer::<MetadataOnly<Secret>>::new(parts.client.clone(), InformerOptions::default())
                 .map_err(Error::Informer)?;
 
+        proxies
+            .add_index(GROUP_INDEX, groups_of)
+            .map_err(Error::Informer)?;
+        proxies
+            .add_index(UNAVAILABLE_INDEX, |proxy: &Proxy| {
+                let out = budget::is_unavailable(proxy);
+                if out { groups_of(proxy) } else { Vec::new() }
+            })
+            .map_err(Error::Informer)?;
+
         let lister = proxies.lister();
         let reconciler = ProxyReconciler {
             client: parts.client,
@@ -91,6 +113,16 @@ impl Operator {
             cluster_id: parts.cluster_id,
             timing: parts.timing,
             own_writes: Arc::new(own_writes(&lister)),
+            leads: parts.leads,
+            census: Box::new({
+                let lister = lister.clone();
+                move |group: &Group| census(&lister, group)
+            }),
+            budget: Budget::default(),
+            circuits: Circuits::new(parts.timing.quota_retry),
+            leases: Arc::new(NoLeases),
+            recent: Recent::new(),
+            clock: Timestamp::now,
             steps: DashMap::new(),
         };
         let options = ControllerOptions {
@@ -176,6 +208,26 @@ fn secrets_of(proxy: &Proxy) -> Vec<String> {
         .secret_names()
         .map(|name| format!("{namespace}/{name}"))
         .collect()
+}
+
+fn groups_of(proxy: &Proxy) -> Vec<String> {
+    Group::of(proxy)
+        .map(|group| group.as_str().to_owned())
+        .into_iter()
+        .collect()
+}
+
+/// H-18: a group as the cache shows it.
+fn census(proxies: &Lister<Proxy>, group: &Group) -> Census {
+    let keys = |index| {
+        proxies
+            .index_keys(index, group.as_str())
+            .expect("the index was added before the first event")
+    };
+    Census {
+        all: keys(GROUP_INDEX).len(),
+        unavailable: keys(UNAVAILABLE_INDEX).into_iter().collect(),
+    }
 }
 
 /// the Proxies that a Secret decides about, whatever happened to it.

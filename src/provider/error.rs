@@ -141,6 +141,13 @@ impl Error {
         self.0.retry_after
     }
 
+    /// True for an answer after which nothing of the call can still come about: the attempt that
+    /// it belonged to is over (S-13).
+    #[must_use]
+    pub fn is_definite(&self) -> bool {
+        matches!(self.class(), Class::QuotaExceeded | Class::Permanent)
+    }
+
     /// True for [`Class::NotFound`].
     #[must_use]
     pub fn is_not_found(&self) -> bool {

@@ -179,6 +179,7 @@ fn instance(name: &str, incarnation: &str, hash: Option<SpecHash>) -> Instance {
         tags: BTreeMap::new(),
         spec_hash: hash,
         message: Cow::Borrowed(""),
+        operation: None,
     }
 }
 

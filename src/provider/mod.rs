@@ -215,6 +215,8 @@ pub struct Instance {
     pub spec_hash: Option<SpecHash>,
     /// Why it is in this state, in the provider's words; may be empty.
     pub message: Cow<'static, str>,
+    /// The provider's operation that makes it, while it has not ended.
+    pub operation: Option<Arc<str>>,
 }
 
 impl Instance {
@@ -232,6 +234,8 @@ pub struct Hint {
     pub incarnation: Option<Incarnation>,
     /// It was seen [`Running`](InstanceState::Running) before.
     pub was_running: bool,
+    /// The operation on record that makes it; tells why an instance is not there.
+    pub operation: Option<Arc<str>>,
 }
 
 /// Answer to a create.

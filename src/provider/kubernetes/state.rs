@@ -67,6 +67,7 @@ pub fn instance(pod: &Pod, hint: &Hint, now: Timestamp) -> Option<Instance> {
             .and_then(|tag| SpecHash::from_tag(tag).ok()),
         tags,
         message: message(pod, state),
+        operation: None,
         incarnation,
     })
 }
@@ -274,6 +275,7 @@ mod tests {
             let hint = Hint {
                 incarnation: None,
                 was_running,
+                ..Hint::default()
             };
             let instance = instance(&pod, &hint, at(now)).expect("named");
             assert_eq!(
@@ -292,6 +294,7 @@ mod tests {
         let hint = Hint {
             incarnation: Some(Incarnation::new("old")),
             was_running: true,
+            ..Hint::default()
         };
         let seen = instance(&pod, &hint, at(1)).expect("named");
         assert_eq!(seen.state, InstanceState::Provisioning);

@@ -1,0 +1,212 @@
+//! M6: an instance for a Proxy that has none, or the one that a crash kept off the record (S-01).
+//!
+//! What may hold a create back, in this order: `spec.paused`, the brake after losses (S-10), the
+//! quota circuit (S-09), the attempt that is written down first (S-13), a newer copy of the Proxy
+//! (S-12).
+
+use std::time::Duration;
+
+use super::brake;
+use super::circuit::{Permit, Scope};
+use super::error::Error;
+use super::inputs::Inputs;
+use super::managed::Named;
+use super::pass::Pass;
+use super::plan::{self, Attempt};
+use super::reconcile::ProxyReconciler;
+use super::timing::Next;
+use crate::api::conditions::Reason;
+use crate::api::defaults::{resolved_machine, resolved_port};
+use crate::api::{ProxySpec, SpecHash};
+use crate::crash::{self, Cp};
+use crate::provider::{self, CreateRequest, Creation, Instance, InstanceState};
+
+/// The way to a create: what holds it back, or what it goes with.
+enum Clearance {
+    Hold(Next),
+    Go { attempt: i64, permit: Permit },
+}
+
+impl ProxyReconciler {
+    /// M6
+    pub(super) async fn create(
+        &self,
+        pass: &mut Pass<'_>,
+        wanted: Named<'_>,
+        inputs: Inputs,
+        hash: &SpecHash,
+    ) -> Result<Next, Error> {
+        let (attempt, permit) = match self.clearance(pass, wanted) {
+            Clearance::Hold(next) => return Ok(next),
+            Clearance::Go { attempt, permit } => (attempt, permit),
+        };
+        self.confirm(pass).await?;
+        let spec = &pass.proxy().spec;
+        let request = CreateRequest {
+            owner: pass.owner(&self.cluster_id),
+            spec_hash: hash.clone(),
+            attempt,
+            machine: resolved_machine(spec).into_owned(),
+            protocol: spec.protocol,
+            port: resolved_port(spec),
+            cloud_init: inputs.cloud_init,
+            credentials: inputs.credentials,
+            tags: spec.tags.clone(),
+        };
+        self.recent.asked(pass.key());
+        crash::point(Cp::Cp1);
+        let creation = match wanted.provider.create(&request).await {
+            Ok(creation) => creation,
+            Err(error) => {
+                if error.class() == provider::Class::QuotaExceeded {
+                    permit.refused();
+                }
+                if error.is_definite() {
+                    pass.draft.edit().attempt_open = false;
+                }
+                return self.provider_failure(pass, wanted.name, error, Some(hash));
+            }
+        };
+        permit.worked();
+        self.recent.made(pass.key());
+        crash::point(Cp::Cp3);
+        let instance = creation.instance();
+        if let Err(error) = pass.set_spec_hash(plan::hash_of(instance, hash)).await {
+            self.take_back(pass, wanted, instance, &error).await?;
+            return Err(error);
+        }
+        crash::point(Cp::Cp4);
+        pass.draft.record(wanted.name, instance);
+        let status = pass.draft.edit();
+        status.create_attempts = attempt;
+        status.attempt_open = false;
+        pass.draft.in_sync();
+        pass.created = true;
+        Ok(self.created(pass, &creation, hash))
+    }
+
+    /// What the status says of an instance that was just made or found.
+    fn created(&self, pass: &mut Pass<'_>, creation: &Creation, hash: &SpecHash) -> Next {
+        let instance = match creation {
+            Creation::Created(instance) => {
+                pass.draft
+                    .not_provisioned(Reason::Provisioning, super::observe::starting(instance));
+                return Next::Provisioning;
+            }
+            Creation::Adopted(instance) => instance,
+        };
+        let adopted = format!("{} was there already and is this Proxy's", instance.id);
+        if !plan::is_made_for(instance, hash) {
+            let drift = "made from an older spec, will be replaced";
+            pass.draft.out_of_sync(Reason::ReplacementDeferred, drift);
+            pass.draft.not_provisioned(Reason::Provisioning, adopted);
+            return Next::Now;
+        }
+        if instance.state == InstanceState::Running {
+            self.running(pass, instance, Reason::Adopted);
+            return Next::Drift;
+        }
+        pass.draft.not_provisioned(Reason::Provisioning, adopted);
+        Next::Provisioning
+    }
+
+    fn clearance(&self, pass: &mut Pass<'_>, wanted: Named<'_>) -> Clearance {
+        if plan::hold_of(pass.proxy()).is_some() {
+            pass.draft.block(
+                Reason::Paused,
+                "spec.paused is true: no instance is created",
+            );
+            return Clearance::Hold(Next::Event);
+        }
+        if let Some(wait) = self.brake(pass) {
+            return Clearance::Hold(Next::After(wait));
+        }
+        let scope = scope_of(wanted.name, &pass.proxy().spec);
+        let write_ahead = wanted.provider.capabilities().write_ahead;
+        let attempt = match plan::attempt(pass.draft.get(), write_ahead) {
+            Attempt::Go(attempt) => attempt,
+            Attempt::Announce(attempt) => {
+                if let Some(wait) = self.circuits.wait(&scope) {
+                    return self.held_by_circuit(pass, &scope, wait);
+                }
+                let status = pass.draft.edit();
+                status.create_attempts = attempt;
+                status.attempt_open = true;
+                return Clearance::Hold(Next::Now);
+            }
+        };
+        match self.circuits.admit(scope.clone()) {
+            Ok(permit) => Clearance::Go { attempt, permit },
+            Err(wait) => self.held_by_circuit(pass, &scope, wait),
+        }
+    }
+
+    /// S-10: how long the next create has to wait, if it has to.
+    fn brake(&self, pass: &Pass<'_>) -> Option<Duration> {
+        let status = pass.draft.get();
+        let gap = brake::gap(status.failure_streak);
+        let since = match self.recent.since_made(pass.key()) {
+            Some(since) => since,
+            // Made by an earlier process: the loss is the latest that the status tells.
+            None => {
+                let lost = status.replacements.as_ref()?.last_time.as_ref()?;
+                Duration::try_from(pass.draft.now().duration_since(lost.0)).unwrap_or_default()
+            }
+        };
+        gap.checked_sub(since).filter(|wait| !wait.is_zero())
+    }
+
+    /// S-09
+    fn held_by_circuit(&self, pass: &mut Pass<'_>, scope: &Scope, wait: Duration) -> Clearance {
+        let was_refused = matches!(
+            pass.draft.provisioned_reason(),
+            Some(Reason::QuotaExceeded | Reason::CapacityExhausted)
+        );
+        if !was_refused {
+            let place = scope.zone.as_deref().unwrap_or("its default zone");
+            pass.draft.not_provisioned(
+                Reason::QuotaExceeded,
+                format!(
+                    "provider {} refused others in {place} for quota or stock; one Proxy at a time \
+                     tries again",
+                    scope.provider
+                ),
+            );
+        }
+        Clearance::Hold(Next::Turn(wait))
+    }
+
+    /// Deletes an instance whose Proxy went while it was being made, for nobody would look for it.
+    ///
+    /// An API server that has begun to delete an object without finalizers does not heed one that
+    /// is added meanwhile, so the finalizer of M1 is no proof that the Proxy is still there.
+    async fn take_back(
+        &self,
+        pass: &Pass<'_>,
+        wanted: Named<'_>,
+        instance: &Instance,
+        error: &Error,
+    ) -> Result<(), Error> {
+        let went = error.is_gone() || (error.is_conflict() && pass.is_superseded().await?);
+        if !went {
+            return Ok(());
+        }
+        let owner = pass.owner(&self.cluster_id);
+        let deleted = wanted
+            .provider
+            .delete(&instance.id, &owner, &instance.incarnation);
+        deleted.await.map_err(|source| Error::Provider {
+            provider: wanted.name.to_owned(),
+            source,
+        })
+    }
+}
+
+/// Whom a Proxy shares its quota with.
+pub(super) fn scope_of(provider: &str, spec: &ProxySpec) -> Scope {
+    let machine = spec.machine.as_ref();
+    Scope {
+        provider: provider.to_owned(),
+        zone: machine.and_then(|machine| machine.zone.clone().or_else(|| machine.region.clone())),
+    }
+}

@@ -1,0 +1,235 @@
+//! M9: the instance on record is the wanted one; how is it?
+
+use std::time::Duration;
+
+use super::brake;
+use super::create::scope_of;
+use super::error::Error;
+use super::managed::Named;
+use super::pass::Pass;
+use super::plan::{self, Observation};
+use super::reconcile::ProxyReconciler;
+use super::timing::Next;
+use crate::api::SpecHash;
+use crate::api::conditions::Reason;
+use crate::api::defaults::managed_endpoint;
+use crate::provider::{self, Class, Instance, Provider};
+
+impl ProxyReconciler {
+    pub(super) async fn observe(
+        &self,
+        pass: &mut Pass<'_>,
+        owner: Named<'_>,
+    ) -> Result<Next, Error> {
+        match self.look(pass, owner.provider).await {
+            Ok(None) if self.may_not_show_yet(pass, owner.provider) => Ok(self.not_shown_yet(pass)),
+            Ok(Some(instance)) if self.judge(pass, Some(&instance)) == Observation::Expired => {
+                self.expired(pass, owner, instance).await
+            }
+            Ok(seen) => self.observed(pass, owner, seen).await,
+            Err(error) => self.look_failed(pass, owner, error, None),
+        }
+    }
+
+    fn judge(&self, pass: &Pass<'_>, seen: Option<&Instance>) -> Observation {
+        let timeout = self.timing.provisioning_timeout;
+        let (status, now) = (pass.draft.get(), pass.draft.now());
+        plan::observation(seen, &pass.proxy().spec, status, now, timeout)
+    }
+
+    /// What an instance is taken for that stays where it is, whatever its age.
+    pub(super) async fn observed(
+        &self,
+        pass: &mut Pass<'_>,
+        owner: Named<'_>,
+        seen: Option<Instance>,
+    ) -> Result<Next, Error> {
+        match (self.judge(pass, seen.as_ref()), seen) {
+            (Observation::Lost, _) | (_, None) => Ok(self.lost(pass)),
+            (Observation::TakeOver, Some(instance)) => {
+                // Whether it is the wanted one is for its own hash to say, in the next pass.
+                let annotation = pass
+                    .annotation()
+                    .and_then(|text| text.parse::<SpecHash>().ok());
+                match instance.spec_hash.clone().or(annotation) {
+                    Some(hash) => self.take_over(pass, owner, &instance, &hash).await,
+                    None => {
+                        pass.draft.record(owner.name, &instance);
+                        Ok(Next::Now)
+                    }
+                }
+            }
+            (Observation::AlreadyDeleting, Some(instance)) => {
+                let reason = plan::reason_to_go(pass.draft.provisioned_reason());
+                pass.draft
+                    .not_provisioned(reason.unwrap_or(Reason::InstanceLost), going(&instance));
+                Ok(Next::Deletion)
+            }
+            (Observation::Provisioning, Some(instance)) => {
+                pass.draft.operation(&instance);
+                pass.draft
+                    .not_provisioned(Reason::Provisioning, starting(&instance));
+                Ok(Next::Provisioning)
+            }
+            (Observation::Running | Observation::Expired, Some(instance)) => {
+                let reason = match pass.draft.provisioned_reason() {
+                    Some(Reason::Adopted) => Reason::Adopted,
+                    _ => Reason::Created,
+                };
+                self.running(pass, &instance, reason);
+                Ok(self.next_look(pass, &instance))
+            }
+            (Observation::Stopped, Some(instance)) => {
+                let cause = "the instance stopped".to_owned();
+                self.discard(pass, owner, &instance, Reason::InstanceStopped, cause)
+                    .await
+            }
+            (Observation::TimedOut, Some(instance)) => {
+                let cause = format!("not running in {:?}", self.timing.provisioning_timeout);
+                self.discard(pass, owner, &instance, Reason::ProvisioningTimeout, cause)
+                    .await
+            }
+        }
+    }
+
+    /// The instance is gone: by the operator's own doing, or as a loss that counts (S-10).
+    fn lost(&self, pass: &mut Pass<'_>) -> Next {
+        if let Some(reason) = plan::reason_to_go(pass.draft.provisioned_reason()) {
+            pass.draft.clear_instance();
+            pass.draft.replaced(reason);
+            pass.draft
+                .not_provisioned(reason, "the old instance is gone");
+            return Next::Now;
+        }
+        tracing::warn!(instance = pass.draft.get().provider_id, "instance lost");
+        self.count_loss(pass);
+        pass.draft.clear_instance();
+        pass.draft.replaced(Reason::InstanceLost);
+        pass.draft
+            .not_provisioned(Reason::InstanceLost, "the instance is gone");
+        Next::Now
+    }
+
+    fn count_loss(&self, pass: &mut Pass<'_>) {
+        let streak = brake::one_more(pass.draft.get(), pass.draft.now());
+        pass.draft.edit().failure_streak = streak;
+    }
+
+    /// `spec.rotation.maxAgeSeconds` is over.
+    async fn expired(
+        &self,
+        pass: &mut Pass<'_>,
+        owner: Named<'_>,
+        instance: Instance,
+    ) -> Result<Next, Error> {
+        match plan::replacement_hold_of(pass.proxy()) {
+            Some(hold) => self.held(pass, owner, instance, hold).await,
+            None => {
+                let cause = "the instance reached spec.rotation.maxAgeSeconds and is being deleted";
+                self.retire(pass, owner, instance, cause).await
+            }
+        }
+    }
+
+    /// A drift poll, or the end of the instance's time where that comes earlier.
+    fn next_look(&self, pass: &Pass<'_>, instance: &Instance) -> Next {
+        let left = plan::expires(&pass.proxy().spec, instance)
+            .map(|end| end.duration_since(pass.draft.now()))
+            .and_then(|left| Duration::try_from(left).ok())
+            .filter(|left| !left.is_zero());
+        left.map_or(Next::Drift, Next::Within)
+    }
+
+    /// An instance that is of no use: deleted, so that the next passes make another.
+    async fn discard(
+        &self,
+        pass: &mut Pass<'_>,
+        owner: Named<'_>,
+        instance: &Instance,
+        reason: Reason,
+        cause: String,
+    ) -> Result<Next, Error> {
+        let cause = match &*instance.message {
+            "" => cause,
+            words => format!("{cause} ({words})"),
+        };
+        if plan::hold_of(pass.proxy()).is_some() {
+            let held = "spec.paused is true: the instance is not deleted";
+            pass.draft
+                .not_provisioned(reason, format!("{cause}; {held}"));
+            pass.draft.block(Reason::Paused, held);
+            return Ok(Next::Drift);
+        }
+        if pass.draft.provisioned_reason() != Some(reason) {
+            self.count_loss(pass);
+        }
+        pass.draft
+            .not_provisioned(reason, format!("{cause}; {}", going(instance)));
+        if let Err(refused) = self.delete(pass, owner, instance).await {
+            return self.delete_failed(pass, owner, refused);
+        }
+        Ok(Next::Deletion)
+    }
+
+    pub(super) fn running(&self, pass: &mut Pass<'_>, instance: &Instance, reason: Reason) {
+        let endpoint = instance
+            .ip()
+            .map(|ip| managed_endpoint(&pass.proxy().spec, ip));
+        if let Some(endpoint) = endpoint {
+            pass.draft.endpoint(endpoint);
+        }
+        pass.draft.operation(instance);
+        pass.draft.provisioned(reason, "");
+        self.budget.give_back(pass.key());
+    }
+
+    /// A read that failed. What a create refused only after it was accepted shows here, and then
+    /// there is no instance.
+    pub(super) fn look_failed(
+        &self,
+        pass: &mut Pass<'_>,
+        owner: Named<'_>,
+        error: provider::Error,
+        wanted: Option<&SpecHash>,
+    ) -> Result<Next, Error> {
+        if error.class() == Class::QuotaExceeded {
+            self.circuits
+                .refused(scope_of(owner.name, &pass.proxy().spec));
+        }
+        let has_failed = matches!(error.class(), Class::QuotaExceeded | Class::Permanent);
+        if has_failed && pass.draft.get().operation.is_some() {
+            pass.draft.clear_instance();
+        }
+        self.provider_failure(pass, owner.name, error, wanted)
+    }
+
+    /// Whether "not there" may mean "not shown yet", at providers that say so of themselves.
+    pub(super) fn may_not_show_yet(&self, pass: &Pass<'_>, provider: &dyn Provider) -> bool {
+        let status = pass.draft.get();
+        let was_asked = status.create_attempts > 0 || status.provider_id.is_some();
+        was_asked
+            && !pass.draft.is_provisioned()
+            && provider.capabilities().eventually_consistent
+            && self.recent.may_not_show(pass.key())
+    }
+
+    pub(super) fn not_shown_yet(&self, pass: &mut Pass<'_>) -> Next {
+        pass.draft.not_provisioned(
+            Reason::Provisioning,
+            "made, and not shown by the provider yet",
+        );
+        Next::Provisioning
+    }
+}
+
+pub(super) fn starting(instance: &Instance) -> String {
+    if instance.message.is_empty() {
+        format!("{} is starting", instance.id)
+    } else {
+        format!("{} is starting: {}", instance.id, instance.message)
+    }
+}
+
+pub(super) fn going(instance: &Instance) -> String {
+    format!("{} is being deleted", instance.id)
+}

@@ -1,0 +1,106 @@
+//! What this process did of late and the status does not tell: when it made which instance.
+
+use std::time::Duration;
+
+use controller::ObjectKey;
+use dashmap::DashMap;
+use tokio::time::Instant;
+
+/// How long a provider that is not consistent may not show an instance that it made.
+const MAY_NOT_SHOW: Duration = Duration::from_secs(30);
+
+/// Creates of this process. One entry for each Proxy that it created for; gone with the Proxy.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    started: Instant,
+    creates: DashMap<ObjectKey, Create>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Create {
+    asked: Instant,
+    made: Option<Instant>,
+    shown: bool,
+}
+
+impl Recent {
+    pub(crate) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            creates: DashMap::new(),
+        }
+    }
+
+    /// A create is about to be sent.
+    pub(crate) fn asked(&self, key: &ObjectKey) {
+        let mut create = self.creates.entry(key.clone()).or_insert(Create {
+            asked: self.started,
+            made: None,
+            shown: false,
+        });
+        create.asked = Instant::now();
+        create.shown = false;
+    }
+
+    /// The create was answered with an instance.
+    pub(crate) fn made(&self, key: &ObjectKey) {
+        if let Some(mut create) = self.creates.get_mut(key) {
+            create.made = Some(create.asked);
+        }
+    }
+
+    /// The provider showed the instance.
+    pub(crate) fn shown(&self, key: &ObjectKey) {
+        if let Some(mut create) = self.creates.get_mut(key) {
+            create.shown = true;
+        }
+    }
+
+    /// Time since this process made the latest instance of the Proxy.
+    pub(crate) fn since_made(&self, key: &ObjectKey) -> Option<Duration> {
+        self.creates
+            .get(key)
+            .and_then(|create| create.made)
+            .map(|made| made.elapsed())
+    }
+
+    /// Whether an instance that was just asked for may exist although the provider does not show
+    /// it. What an earlier process asked for counts as asked when this one began.
+    pub(crate) fn may_not_show(&self, key: &ObjectKey) -> bool {
+        let create = self.creates.get(key).map(|create| *create);
+        let (asked, shown) =
+            create.map_or((self.started, false), |create| (create.asked, create.shown));
+        !shown && asked.elapsed() < MAY_NOT_SHOW
+    }
+
+    pub(crate) fn forget(&self, key: &ObjectKey) {
+        self.creates.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_may_be_hidden_for_half_a_minute_unless_it_was_shown() {
+        let key = ObjectKey::namespaced("crawl", "a");
+        let recent = Recent::new();
+        assert!(
+            recent.may_not_show(&key),
+            "an earlier process may have asked"
+        );
+        tokio::time::advance(MAY_NOT_SHOW).await;
+        assert!(!recent.may_not_show(&key));
+        recent.asked(&key);
+        assert!(recent.may_not_show(&key));
+        assert_eq!(recent.since_made(&key), None, "asked is not made");
+        recent.made(&key);
+        recent.shown(&key);
+        assert!(!recent.may_not_show(&key));
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(recent.since_made(&key), Some(Duration::from_secs(3)));
+        recent.forget(&key);
+        assert_eq!(recent.since_made(&key), None);
+    }
+}
