@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use informer::client::{self, ClientOptions};
-use informer::source::{KubeSource, ListPart, ListRequest, ListVersion, ListWatch as _, Scope};
+use informer::source::{
+    KubeSource, ListPart, ListRequest, ListVersion, ListWatch as _, ReadOptions, Scope,
+};
 use informer::{Cut, Event, Informer, InformerOptions, MetadataOnly};
 use k8s_openapi::api::core::v1::Pod;
 use kube_core::discovery::ApiResource;
@@ -344,8 +346,10 @@ where
             memory::client(answer),
             kind,
             Scope::default(),
-            plan.cut,
-            Duration::from_secs(600),
+            ReadOptions {
+                cut: plan.cut,
+                ..ReadOptions::default()
+            },
         );
         let baseline = Baseline::take();
         let mut list = source.list(ListRequest {

@@ -63,6 +63,12 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
 
     /// Reads one object; `deleted` is what a failure shall say of it.
     pub(crate) fn object(&self, text: &[u8], deleted: bool) -> Result<K, Box<Malformed>> {
+        self.try_object(text)
+            .map_err(|Unreadable| Box::new(self.explain(text, deleted)))
+    }
+
+    /// As [`Decoder::object`], without saying what is wrong.
+    pub(super) fn try_object(&self, text: &[u8]) -> Result<K, Unreadable> {
         // The code that reads may be a user's; a panic costs its object alone.
         let read = catch_unwind(AssertUnwindSafe(|| {
             let mut json = serde_json::Deserializer::from_slice(text);
@@ -75,7 +81,7 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
         }));
         match read {
             Ok(Ok(object)) => Ok(object),
-            _ => Err(Box::new(self.explain(text, deleted))),
+            _ => Err(Unreadable),
         }
     }
 
@@ -116,6 +122,10 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
         }
     }
 }
+
+/// A text that is no object of the kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unreadable;
 
 /// What can be read of an object whatever its kind, each part by itself: a cache that cannot tell
 /// whose state is unreadable would take that object for gone.

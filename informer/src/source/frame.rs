@@ -1,15 +1,15 @@
 //! From the bytes of a watch to its events.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use kube_core::{Resource, Status};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::decode::Decoder;
+use super::intake::{Decoded, Splitter};
 use super::scan::MAX_VALUE;
 use super::{Error, Malformed, WatchEvent};
 use crate::ObjectKey;
@@ -41,92 +41,41 @@ struct BookmarkMeta<'a> {
     annotations: Option<std::collections::HashMap<String, String>>,
 }
 
-/// Reads frames out of chunks that may be cut anywhere.
+/// Cuts a watch into its frames, which are lines.
 #[derive(Debug)]
-pub(crate) struct FrameReader<K> {
-    decoder: Arc<Decoder<K>>,
-    buffer: BytesMut,
-    /// Bytes of the buffer known to hold no line end.
-    searched: usize,
+pub(crate) struct FrameSplitter {
+    /// The beginning of a line whose end has not arrived.
+    held: BytesMut,
     /// The body is not made of frames; it is kept whole, as it may be a status.
     status: Option<Vec<u8>>,
+    /// The first line was a frame.
     any: bool,
 }
 
-impl<K: Resource + DeserializeOwned> FrameReader<K> {
-    pub(crate) fn new(decoder: Arc<Decoder<K>>) -> Self {
+impl FrameSplitter {
+    pub(crate) fn new() -> Self {
         Self {
-            decoder,
-            buffer: BytesMut::new(),
-            searched: 0,
+            held: BytesMut::new(),
             status: None,
             any: false,
         }
-    }
-
-    /// Takes the next bytes and adds the events that they complete to `events`.
-    ///
-    /// # Errors
-    /// Bytes that are no frame. Events read before stand in `events`.
-    pub(crate) fn push(
-        &mut self,
-        chunk: &[u8],
-        events: &mut Vec<WatchEvent<K>>,
-    ) -> Result<(), Error> {
-        if let Some(body) = &mut self.status {
-            return collect(body, chunk);
-        }
-        self.buffer.extend_from_slice(chunk);
-        while let Some(length) = self.line_length() {
-            let line = &self.buffer[..length];
-            if !line.iter().all(u8::is_ascii_whitespace) {
-                match serde_json::from_slice::<Frame<'_>>(line) {
-                    Ok(frame) => {
-                        let event = read(&self.decoder, &frame)?;
-                        events.push(event);
-                        self.any = true;
-                    }
-                    // A status is printed over many lines by some servers, so the first line
-                    // that is no frame decides that nothing is.
-                    Err(_) if !self.any => {
-                        return collect(self.status.insert(Vec::new()), &self.buffer);
-                    }
-                    Err(error) => {
-                        let problem = format!(
-                            "a line of {length} bytes in a watch is no event (line {} column {})",
-                            error.line(),
-                            error.column()
-                        );
-                        return Err(Error::Answer(problem));
-                    }
-                }
-            }
-            self.buffer.advance(length + 1);
-            self.searched = 0;
-        }
-        if self.buffer.len() > MAX_VALUE {
-            return Err(Error::Answer(format!(
-                "an event of more than {MAX_VALUE} bytes"
-            )));
-        }
-        Ok(())
     }
 
     /// The body has ended. An unfinished event is dropped: it comes again after a resume.
     ///
     /// # Errors
     /// The status that the body was, if it was not made of events.
-    pub(crate) fn finish(mut self) -> Result<(), Error> {
-        if self.status.is_none() && !self.any && !self.buffer.is_empty() {
+    pub(crate) fn finish(&mut self) -> Result<(), Error> {
+        if self.status.is_none() && !self.any && !self.held.is_empty() {
             // The whole body is one line without an end.
-            if serde_json::from_slice::<Frame<'_>>(&self.buffer).is_ok() {
+            if is_frame(&self.held) {
                 return Ok(());
             }
-            self.status = Some(self.buffer.to_vec());
+            self.status = Some(self.held.to_vec());
         }
-        match self.status {
+        match &self.status {
             None => Ok(()),
-            Some(body) => match serde_json::from_slice::<Status>(&body) {
+            Some(body) => match serde_json::from_slice::<Status>(body) {
                 Ok(status) if status.is_failure() => Err(Error::status(status)),
                 _ => Err(Error::Answer(format!(
                     "{} bytes that are no events",
@@ -135,19 +84,43 @@ impl<K: Resource + DeserializeOwned> FrameReader<K> {
             },
         }
     }
+}
 
-    fn line_length(&mut self) -> Option<usize> {
-        let found = self.buffer[self.searched..]
-            .iter()
-            .position(|byte| *byte == b'\n');
-        match found {
-            Some(at) => Some(self.searched + at),
-            None => {
-                self.searched = self.buffer.len();
-                None
-            }
+impl Splitter for FrameSplitter {
+    fn split(&mut self, mut chunk: Bytes, lines: &mut Vec<Bytes>) -> Result<(), Error> {
+        if let Some(body) = &mut self.status {
+            return collect(body, &chunk);
         }
+        while let Some(length) = memchr::memchr(b'\n', &chunk) {
+            let mut line = chunk.split_to(length);
+            if !self.held.is_empty() {
+                self.held.extend_from_slice(&line);
+                line = self.held.split().freeze();
+            }
+            if !line.iter().all(u8::is_ascii_whitespace) {
+                // A status is printed over many lines by some servers, so the first line that is
+                // no frame decides that nothing is.
+                if !self.any && !is_frame(&line) {
+                    let body = self.status.insert(line.to_vec());
+                    return collect(body, &chunk);
+                }
+                self.any = true;
+                lines.push(line);
+            }
+            chunk.advance(1);
+        }
+        self.held.extend_from_slice(&chunk);
+        if self.held.len() > MAX_VALUE {
+            return Err(Error::Answer(format!(
+                "an event of more than {MAX_VALUE} bytes"
+            )));
+        }
+        Ok(())
     }
+}
+
+fn is_frame(line: &[u8]) -> bool {
+    serde_json::from_slice::<Frame<'_>>(line).is_ok()
 }
 
 fn collect(body: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Error> {
@@ -158,6 +131,63 @@ fn collect(body: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// What frames say, up to the first line that is none.
+pub(super) fn read_all<K: Resource + DeserializeOwned>(
+    decoder: &Decoder<K>,
+    lines: &[Bytes],
+) -> Decoded<WatchEvent<K>> {
+    let mut values = Vec::with_capacity(lines.len());
+    for line in lines {
+        match read_line(decoder, line) {
+            Ok(event) => values.push(event),
+            Err(error) => {
+                let failure = Some(error);
+                return Decoded { values, failure };
+            }
+        }
+    }
+    Decoded {
+        values,
+        failure: None,
+    }
+}
+
+fn read_line<K: Resource + DeserializeOwned>(
+    decoder: &Decoder<K>,
+    line: &[u8],
+) -> Result<WatchEvent<K>, Error> {
+    // Most frames are written in one way, and then no parser has to look for their object.
+    if let Some((wrap, object)) = plain_frame(line)
+        && let Ok(object) = decoder.try_object(object)
+    {
+        return Ok(wrap(object));
+    }
+    match serde_json::from_slice::<Frame<'_>>(line) {
+        Ok(frame) => read(decoder, &frame),
+        Err(error) => Err(Error::Answer(format!(
+            "a line of {} bytes in a watch is no event (line {} column {})",
+            line.len(),
+            error.line(),
+            error.column()
+        ))),
+    }
+}
+
+/// The parts of a frame of an object that is written as servers write it. What is said to be the
+/// object is it only if it can be read.
+fn plain_frame<K>(line: &[u8]) -> Option<(fn(K) -> WatchEvent<K>, &[u8])> {
+    let rest = line.strip_prefix(br#"{"type":""#)?;
+    let kinds: [(&[u8], fn(K) -> WatchEvent<K>); 3] = [
+        (br#"MODIFIED","object":"#, WatchEvent::Modified),
+        (br#"ADDED","object":"#, WatchEvent::Added),
+        (br#"DELETED","object":"#, WatchEvent::Deleted),
+    ];
+    let (rest, wrap) = kinds
+        .into_iter()
+        .find_map(|(kind, wrap)| Some((rest.strip_prefix(kind)?, wrap)))?;
+    Some((wrap, rest.trim_ascii_end().strip_suffix(b"}")?))
 }
 
 fn read<K: Resource + DeserializeOwned>(
@@ -229,19 +259,24 @@ mod tests {
     use super::super::Cut;
     use super::*;
 
-    fn reader() -> FrameReader<ConfigMap> {
-        FrameReader::new(Arc::new(Decoder::new(&(), Cut::default())))
+    fn decoder() -> Decoder<ConfigMap> {
+        Decoder::new(&(), Cut::default())
     }
 
     /// Events as short texts, and how the stream ended.
     fn play(pieces: &[&[u8]]) -> (Vec<String>, Result<(), String>) {
-        let mut reader = reader();
-        let mut events = Vec::new();
-        let pushed = pieces
+        let mut splitter = FrameSplitter::new();
+        let mut lines = Vec::new();
+        let split = pieces
             .iter()
-            .try_for_each(|piece| reader.push(piece, &mut events));
-        let end = pushed
-            .and_then(|()| reader.finish())
+            .try_for_each(|piece| splitter.split(Bytes::copy_from_slice(piece), &mut lines));
+        let Decoded {
+            values: events,
+            failure,
+        } = read_all(&decoder(), &lines);
+        let end = failure
+            .map_or(split, Err)
+            .and_then(|()| splitter.finish())
             .map_err(|error| error.to_string());
         let name = |object: &ConfigMap| object.metadata.name.clone().unwrap_or_default();
         let shown = events
@@ -333,9 +368,9 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_an_error() {
-        let mut reader = reader();
-        let chunk = vec![b'x'; 1 << 20];
-        let outcome = (0..17).try_for_each(|_| reader.push(&chunk, &mut Vec::new()));
+        let mut splitter = FrameSplitter::new();
+        let chunk = Bytes::from(vec![b'x'; 1 << 20]);
+        let outcome = (0..17).try_for_each(|_| splitter.split(chunk.clone(), &mut Vec::new()));
         assert!(matches!(outcome, Err(Error::Answer(_))));
     }
 

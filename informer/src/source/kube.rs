@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
-use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderValue, RETRY_AFTER};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue, RETRY_AFTER};
 use http_body_util::{BodyExt as _, Limited};
 use kube_client::client::Body;
 use kube_core::{Resource, Status};
@@ -13,11 +14,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::decode::Decoder;
-use super::frame::FrameReader;
-use super::scan::{ListScanner, Part};
+use super::frame::{FrameSplitter, read_all};
+use super::intake::{Decoded, Intake, Splitter};
+use super::scan::{ListScanner, Part, ScanError};
 use super::{
-    Cut, Error, ListEnd, ListPart, ListRequest, ListVersion, ListWatch, Malformed, WatchRequest,
-    WatchStream,
+    Cut, Error, ListEnd, ListPart, ListRequest, ListVersion, ListWatch, Malformed, WatchEvent,
+    WatchRequest, WatchStream,
 };
 use crate::client::{CallOptions, failure};
 
@@ -31,8 +33,6 @@ const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=met
 const MAX_STATUS: usize = 1 << 20;
 /// How much of an error's body that is no status goes into its message.
 const MAX_TEXT: usize = 256;
-/// Objects that a part of a list holds at most.
-const ITEMS_PER_PART: usize = 256;
 
 /// Namespace and selectors of a source: the objects it can see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -183,9 +183,11 @@ impl<K> Calls<K> {
         let mut request = http::Request::get(uri)
             .body(Body::empty())
             .map_err(Error::Request)?;
-        request
-            .headers_mut()
-            .insert(ACCEPT, HeaderValue::from_static(accept));
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        // Bytes are read as they come, and servers compress a watch event by event, which decoders of whole
+        // bodies do not understand. A request that says nothing allows any encoding.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         Ok(request)
     }
 
@@ -193,6 +195,12 @@ impl<K> Calls<K> {
     async fn send(&self, request: http::Request<Body>) -> Result<Body, Error> {
         let response = self.client.send(request).await.map_err(failure)?;
         let (head, body) = response.into_parts();
+        if let Some(encoding) = foreign_encoding(&head.headers) {
+            return Err(Error::Answer(format!(
+                "encoded as `{encoding}` although `identity` was asked for: something between here and the server \
+                 compresses, and has to let this client's answers be"
+            )));
+        }
         if head.status.is_success() {
             return Ok(body);
         }
@@ -215,11 +223,19 @@ impl<K> Calls<K> {
     }
 }
 
+/// The encoding of an answer that cannot be read as it comes.
+fn foreign_encoding(headers: &http::HeaderMap) -> Option<String> {
+    let encoding = headers.get(CONTENT_ENCODING)?;
+    let encoding = String::from_utf8_lossy(encoding.as_bytes());
+    let known = encoding.is_empty() || encoding.eq_ignore_ascii_case("identity");
+    (!known).then(|| encoding.chars().take(MAX_TEXT).collect())
+}
+
 /// The status in a body, or one made of the HTTP code where there is none.
 async fn read_status(code: http::StatusCode, body: Body) -> Status {
     let text = match Limited::new(body, MAX_STATUS).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(_) => bytes::Bytes::new(),
+        Err(_) => Bytes::new(),
     };
     match serde_json::from_slice::<Status>(&text) {
         Ok(status) if status.is_failure() => status.clone().with_code(match status.code {
@@ -258,13 +274,7 @@ where
                 timeout: Some(calls.list_timeout),
             });
             let body = calls.send(http).await?;
-            let reader = ListReader {
-                body,
-                scanner: ListScanner::new(),
-                decoder: Arc::clone(&calls.decoder),
-                head: Head::default(),
-                ended: false,
-            };
+            let reader = ListReader::new(body, Arc::clone(&calls.decoder));
             Ok(stream::try_unfold(reader, |mut reader| async move {
                 Ok(reader.next().await?.map(|part| (part, reader)))
             }))
@@ -278,20 +288,12 @@ where
         Box::pin(async move {
             let accept = if calls.metadata_only { METADATA } else { JSON };
             let mut http = calls.request(&watch_query(&calls.scope, &request), accept)?;
-            // Servers that compress a watch do so event by event, which decoders of whole bodies
-            // do not understand.
-            http.headers_mut()
-                .insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             http.extensions_mut().insert(CallOptions {
                 retry: false,
                 timeout: None,
             });
             let body = calls.send(http).await?;
-            let reader = WatchReader {
-                body,
-                frames: Some(FrameReader::new(Arc::clone(&calls.decoder))),
-                failure: None,
-            };
+            let reader = WatchReader::new(body, Arc::clone(&calls.decoder));
             let stream = stream::try_unfold(reader, |mut reader| async move {
                 Ok(reader.next().await?.map(|batch| (batch, reader)))
             });
@@ -344,94 +346,97 @@ impl Head {
     }
 }
 
-struct ListReader<K> {
-    body: Body,
+/// Cuts a list answer into its items, and keeps what stands beside them.
+#[derive(Debug)]
+struct ListSplitter {
     scanner: ListScanner,
-    decoder: Arc<Decoder<K>>,
     head: Head,
+}
+
+impl Splitter for ListSplitter {
+    fn split(&mut self, chunk: Bytes, texts: &mut Vec<Bytes>) -> Result<(), Error> {
+        self.scanner.push(chunk);
+        while let Some(part) = self.scanner.next().map_err(no_list)? {
+            match part {
+                Part::Item(item) => {
+                    self.head.check()?;
+                    texts.push(item);
+                }
+                Part::Field { key, value } => self.head.field(&key, &value)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]
+fn no_list(error: ScanError) -> Error {
+    Error::Answer(error.to_string())
+}
+
+struct ListReader<K> {
+    intake: Intake<ListSplitter, Result<K, Box<Malformed>>>,
     ended: bool,
 }
 
-impl<K: Resource + DeserializeOwned> ListReader<K> {
+impl<K: Resource + DeserializeOwned + Send + 'static> ListReader<K> {
+    fn new(body: Body, decoder: Arc<Decoder<K>>) -> Self {
+        let splitter = ListSplitter {
+            scanner: ListScanner::new(),
+            head: Head::default(),
+        };
+        let decode = move |texts: &[Bytes]| Decoded {
+            values: texts
+                .iter()
+                .map(|text| decoder.object(text, false))
+                .collect(),
+            failure: None,
+        };
+        Self {
+            intake: Intake::new(body, splitter, decode),
+            ended: false,
+        }
+    }
+
     async fn next(&mut self) -> Result<Option<ListPart<K>>, Error> {
         if self.ended {
             return Ok(None);
         }
-        loop {
-            let items = self.take_items()?;
-            if !items.is_empty() {
-                return Ok(Some(ListPart::Items(items)));
-            }
-            match self.body.frame().await {
-                Some(frame) => {
-                    if let Ok(chunk) = frame.map_err(failure)?.into_data() {
-                        self.scanner.push(&chunk);
-                    }
-                }
-                None => {
-                    self.scanner
-                        .finish()
-                        .map_err(|error| Error::Answer(error.to_string()))?;
-                    self.head.check()?;
-                    self.ended = true;
-                    return Ok(Some(ListPart::End(std::mem::take(&mut self.head.end))));
-                }
-            }
+        if let Some(items) = self.intake.next().await? {
+            return Ok(Some(ListPart::Items(items)));
         }
-    }
-
-    fn take_items(&mut self) -> Result<Vec<Result<K, Box<Malformed>>>, Error> {
-        let mut items = Vec::new();
-        while items.len() < ITEMS_PER_PART {
-            match self
-                .scanner
-                .next()
-                .map_err(|error| Error::Answer(error.to_string()))?
-            {
-                None => break,
-                Some(Part::Item(item)) => {
-                    self.head.check()?;
-                    items.push(self.decoder.object(item, false));
-                }
-                Some(Part::Field { key, value }) => self.head.field(key, value)?,
-            }
-        }
-        Ok(items)
+        let ListSplitter { scanner, head } = self.intake.splitter();
+        scanner.finish().map_err(no_list)?;
+        head.check()?;
+        self.ended = true;
+        Ok(Some(ListPart::End(std::mem::take(&mut head.end))))
     }
 }
 
 struct WatchReader<K> {
-    body: Body,
-    /// `None` after the end.
-    frames: Option<FrameReader<K>>,
-    /// A failure behind events that were read before it.
-    failure: Option<Error>,
+    intake: Intake<FrameSplitter, WatchEvent<K>>,
+    ended: bool,
 }
 
-impl<K: Resource + DeserializeOwned> WatchReader<K> {
-    async fn next(&mut self) -> Result<Option<Vec<super::WatchEvent<K>>>, Error> {
-        loop {
-            if let Some(error) = self.failure.take() {
-                self.frames = None;
-                return Err(error);
-            }
-            let Some(frames) = &mut self.frames else {
-                return Ok(None);
-            };
-            let chunk = match self.body.frame().await {
-                Some(frame) => frame.map_err(failure)?.into_data(),
-                None => {
-                    let frames = self.frames.take();
-                    return frames.map_or(Ok(()), FrameReader::finish).map(|()| None);
-                }
-            };
-            let Ok(chunk) = chunk else { continue };
-            let mut events = Vec::new();
-            self.failure = frames.push(&chunk, &mut events).err();
-            if !events.is_empty() {
-                return Ok(Some(events));
-            }
+impl<K: Resource + DeserializeOwned + Send + 'static> WatchReader<K> {
+    fn new(body: Body, decoder: Arc<Decoder<K>>) -> Self {
+        Self {
+            intake: Intake::new(body, FrameSplitter::new(), move |frames| {
+                read_all(&decoder, frames)
+            }),
+            ended: false,
         }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<WatchEvent<K>>>, Error> {
+        if self.ended {
+            return Ok(None);
+        }
+        if let Some(events) = self.intake.next().await? {
+            return Ok(Some(events));
+        }
+        self.ended = true;
+        self.intake.splitter().finish().map(|()| None)
     }
 }
 

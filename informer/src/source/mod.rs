@@ -2,10 +2,12 @@
 
 pub(crate) mod decode;
 pub(crate) mod frame;
+mod intake;
 pub mod kube;
 pub(crate) mod scan;
 #[cfg(feature = "testing")]
 pub mod scripted;
+mod structure;
 
 use std::fmt;
 use std::sync::Arc;

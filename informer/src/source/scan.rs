@@ -1,17 +1,19 @@
 //! Cutting the objects out of a list answer while it arrives.
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Bytes, BytesMut};
+
+use super::structure::Nesting;
 
 /// Largest single value that is collected; the storage of real servers ends far below.
 pub(crate) const MAX_VALUE: usize = 16 << 20;
 
 /// A complete piece of the answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Part<'a> {
+pub(crate) enum Part {
     /// An element of `items`.
-    Item(&'a [u8]),
+    Item(Bytes),
     /// Another field of the answer, with its key's quotes taken off.
-    Field { key: &'a str, value: &'a [u8] },
+    Field { key: String, value: Bytes },
 }
 
 /// Why an answer is no list.
@@ -42,88 +44,105 @@ enum At {
 
 /// Scanner of one JSON object; knows strings and brackets, and nothing else of JSON.
 ///
-/// What it cuts out is checked by the decoder that reads it.
+/// What it cuts out is checked by the decoder that reads it. A value that arrived in one chunk is
+/// a part of that chunk, not a copy.
 #[derive(Debug)]
 pub(crate) struct ListScanner {
-    buffer: BytesMut,
-    /// Bytes of the buffer that were given out and go with the next call.
-    spent: usize,
-    /// Next byte to look at.
+    chunk: Bytes,
+    /// Next byte of the chunk to look at.
     position: usize,
-    /// Bytes before the buffer.
+    /// Bytes before the chunk.
     before: usize,
     at: At,
-    /// Inside a value: its first byte, and what is open.
+    /// Inside a value.
     open: Option<Open>,
+    /// The open value's first byte in this chunk.
+    start: usize,
+    /// What stood of the open value in the chunks before.
+    held: BytesMut,
     key: String,
 }
 
+/// How the end of an open value is found.
 #[derive(Clone, Copy, Debug)]
-struct Open {
-    start: usize,
-    depth: u32,
-    text: Text,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Text {
-    /// In no string.
-    Outside,
-    Inside,
-    /// After a backslash.
-    Escaped,
+enum Open {
+    Brackets(Nesting),
+    Text {
+        /// After a backslash.
+        escaped: bool,
+    },
     /// A number or literal, which ends before the next delimiter.
     Bare,
+}
+
+impl Open {
+    /// How many of the next bytes belong to the value, if it ends among them.
+    fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Self::Brackets(nesting) => nesting.end(bytes),
+            Self::Text { escaped } => {
+                let end = bytes.iter().position(|byte| {
+                    let ends = *byte == b'"' && !*escaped;
+                    *escaped = *byte == b'\\' && !*escaped;
+                    ends
+                })?;
+                Some(end + 1)
+            }
+            Self::Bare => bytes
+                .iter()
+                .position(|byte| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r')),
+        }
+    }
 }
 
 impl ListScanner {
     pub(crate) fn new() -> Self {
         Self {
-            buffer: BytesMut::new(),
-            spent: 0,
+            chunk: Bytes::new(),
             position: 0,
             before: 0,
             at: At::Begin,
             open: None,
+            start: 0,
+            held: BytesMut::new(),
             key: String::new(),
         }
     }
 
-    /// Takes the next bytes of the answer.
-    pub(crate) fn push(&mut self, chunk: &[u8]) {
-        self.buffer.extend_from_slice(chunk);
+    /// Takes the next bytes of the answer, after [`ListScanner::next`] said that it needs them.
+    pub(crate) fn push(&mut self, chunk: Bytes) {
+        debug_assert_eq!(self.position, self.chunk.len());
+        if self.open.is_some() {
+            self.held.extend_from_slice(&self.chunk[self.start..]);
+        }
+        self.before += self.chunk.len();
+        self.chunk = chunk;
+        self.position = 0;
+        self.start = 0;
     }
 
-    /// The next complete part of what arrived.
-    pub(crate) fn next(&mut self) -> Result<Option<Part<'_>>, ScanError> {
-        self.drop_spent();
+    /// The next complete part of what arrived; `None` when more bytes are needed.
+    pub(crate) fn next(&mut self) -> Result<Option<Part>, ScanError> {
         loop {
             if self.open.is_some() {
-                let Some(range) = self.end_of_value()? else {
+                let Some(value) = self.end_of_value()? else {
                     return Ok(None);
                 };
                 match self.at {
-                    At::Items => {
-                        self.spent = range.end;
-                        return Ok(Some(Part::Item(&self.buffer[range])));
-                    }
+                    At::Items => return Ok(Some(Part::Item(value))),
                     At::Key => {
-                        let quoted = &self.buffer[range.start..range.end];
-                        self.key = String::from_utf8_lossy(quoted).trim_matches('"').to_owned();
+                        self.key = String::from_utf8_lossy(&value).trim_matches('"').to_owned();
                         self.at = At::Colon;
                     }
                     _ => {
                         self.at = At::Key;
-                        self.spent = range.end;
-                        return Ok(Some(Part::Field {
-                            key: &self.key,
-                            value: &self.buffer[range],
-                        }));
+                        let key = std::mem::take(&mut self.key);
+                        return Ok(Some(Part::Field { key, value }));
                     }
                 }
                 continue;
             }
-            let Some(&byte) = self.buffer.get(self.position) else {
+            let Some(&byte) = self.chunk.get(self.position) else {
                 return Ok(None);
             };
             match (self.at, byte) {
@@ -153,7 +172,7 @@ impl ListScanner {
             return Ok(());
         }
         Err(ScanError::Truncated {
-            at: self.before + self.buffer.len(),
+            at: self.before + self.chunk.len(),
         })
     }
 
@@ -171,72 +190,36 @@ impl ListScanner {
         }
     }
 
-    /// Forgets what was given out. Between values nothing before the position is needed.
-    fn drop_spent(&mut self) {
-        let spent = match self.open {
-            None => self.position,
-            Some(open) => open.start.min(self.position),
-        };
-        debug_assert!(self.spent <= spent);
-        self.buffer.advance(spent);
-        self.before += spent;
-        self.position -= spent;
-        self.spent = 0;
-        if let Some(open) = &mut self.open {
-            open.start -= spent;
-        }
-    }
-
     fn open_value(&mut self, first: u8) {
-        let (depth, text) = match first {
-            b'{' | b'[' => (1, Text::Outside),
-            b'"' => (0, Text::Inside),
-            _ => (0, Text::Bare),
-        };
-        self.open = Some(Open {
-            start: self.position,
-            depth,
-            text,
+        self.open = Some(match first {
+            b'{' | b'[' => Open::Brackets(Nesting::opened()),
+            b'"' => Open::Text { escaped: false },
+            _ => Open::Bare,
         });
+        self.start = self.position;
         self.position += 1;
     }
 
-    /// Looks for the end of the open value; keeps its place if more bytes are needed.
-    fn end_of_value(&mut self) -> Result<Option<std::ops::Range<usize>>, ScanError> {
+    /// The open value, if its end has arrived.
+    fn end_of_value(&mut self) -> Result<Option<Bytes>, ScanError> {
         let Some(open) = &mut self.open else {
             return Ok(None);
         };
-        let mut end = None;
-        while let Some(&byte) = self.buffer.get(self.position) {
-            if open.text == Text::Bare {
-                if matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r') {
-                    end = Some(self.position);
-                    break;
-                }
-                self.position += 1;
-                continue;
-            }
-            self.position += 1;
-            match (open.text, byte) {
-                (Text::Escaped, _) | (Text::Outside, b'"') => open.text = Text::Inside,
-                (Text::Inside, b'\\') => open.text = Text::Escaped,
-                (Text::Inside, b'"') => open.text = Text::Outside,
-                (Text::Outside, b'{' | b'[') => open.depth += 1,
-                (Text::Outside, b'}' | b']') => open.depth -= 1,
-                _ => continue,
-            }
-            if open.depth == 0 && open.text == Text::Outside {
-                end = Some(self.position);
-                break;
-            }
-        }
-        let start = open.start;
-        if end.unwrap_or(self.position) - start > MAX_VALUE {
+        let found = open.end(&self.chunk[self.position..]);
+        self.position = found.map_or(self.chunk.len(), |length| self.position + length);
+        if self.held.len() + self.position - self.start > MAX_VALUE {
             return Err(ScanError::TooLong);
         }
-        let Some(end) = end else { return Ok(None) };
+        if found.is_none() {
+            return Ok(None);
+        }
         self.open = None;
-        Ok(Some(start..end))
+        let here = self.start..self.position;
+        if self.held.is_empty() {
+            return Ok(Some(self.chunk.slice(here)));
+        }
+        self.held.extend_from_slice(&self.chunk[here]);
+        Ok(Some(self.held.split().freeze()))
     }
 }
 
@@ -256,12 +239,12 @@ mod tests {
         let mut scanner = ListScanner::new();
         let mut cut = Cut::default();
         for piece in pieces {
-            scanner.push(piece);
+            scanner.push(Bytes::copy_from_slice(piece));
             while let Some(part) = scanner.next()? {
-                let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                let text = |bytes: Bytes| String::from_utf8_lossy(&bytes).into_owned();
                 match part {
                     Part::Item(item) => cut.items.push(text(item)),
-                    Part::Field { key, value } => cut.fields.push((key.to_owned(), text(value))),
+                    Part::Field { key, value } => cut.fields.push((key, text(value))),
                 }
             }
         }
@@ -341,11 +324,11 @@ mod tests {
     #[test]
     fn memory_is_bounded_by_the_longest_value() {
         let mut scanner = ListScanner::new();
-        scanner.push(b"{\"items\":[\"");
+        scanner.push(Bytes::from_static(b"{\"items\":[\""));
         assert_eq!(scanner.next(), Ok(None));
-        let chunk = vec![b'x'; 1 << 20];
+        let chunk = Bytes::from(vec![b'x'; 1 << 20]);
         let outcome = (0..17).try_for_each(|_| {
-            scanner.push(&chunk);
+            scanner.push(chunk.clone());
             scanner.next().map(|_| ())
         });
         assert_eq!(outcome, Err(ScanError::TooLong));
