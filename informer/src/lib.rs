@@ -8,6 +8,8 @@ mod key;
 mod lister;
 mod meta;
 pub mod metrics;
+mod mutation;
+mod query;
 mod reflector;
 mod shared;
 pub mod source;
@@ -21,11 +23,14 @@ pub use self::factory::{Factory, FactoryOptions};
 pub use self::key::{ObjectKey, ParseKeyError};
 pub use self::lister::{Lister, NotFound, Snapshot};
 pub use self::meta::MetadataOnly;
+pub use self::mutation::{MutationCache, MutationCacheOptions};
+pub use self::query::{Page, Query};
 pub use self::reflector::{
     ErrorHandler, OnMalformed, OnMissingKind, ReflectorBackoff, ReflectorError, Transform,
 };
 pub use self::shared::{
-    Buffer, Delivery, HandlerOptions, Informer, InformerOptions, OnPanic, OnStop, Registration, Stats, Status,
+    Buffer, Delivery, Deltas, HandlerOptions, Informer, InformerOptions, KeyedDelta, KeyedQueue,
+    OnPanic, OnStop, QueueClosed, Registration, Stats, Status,
 };
 pub use self::source::Cut;
 pub use self::store::index::NAMESPACE_INDEX;

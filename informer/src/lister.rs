@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kube_core::{Resource, Selector, SelectorExt as _};
 
+use crate::query::{self, Page, Query};
 use crate::shared::Core;
 use crate::store::Version;
 use crate::store::index::NAMESPACE_INDEX;
@@ -110,6 +111,37 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
     /// [`Error::UnknownIndex`].
     pub fn index_values(&self, index: &str) -> Result<Vec<Arc<str>>, Error> {
         self.snapshot().index_values(index)
+    }
+
+    /// The objects that meet a condition over several indexes and labels. Costs the smallest set
+    /// that can hold all of them.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn query(&self, query: &Query) -> Result<Vec<Arc<K>>, Error> {
+        self.snapshot().query(query)
+    }
+
+    /// Up to `limit` of them, at least 1, in the order of their keys, beginning behind the key
+    /// `after`. Pages are right while the cache changes: what was there all along comes once.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn query_page(
+        &self,
+        query: &Query,
+        after: Option<&ObjectKey>,
+        limit: usize,
+    ) -> Result<Page<K>, Error> {
+        self.snapshot().query_page(query, after, limit)
+    }
+
+    /// The values that the index gives for `object`, which need not be in the cache.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn index_of(&self, index: &str, object: &K) -> Result<Vec<String>, Error> {
+        self.core.store.index_of(index, object)
     }
 
     /// Version of the last event, bookmark or list that the cache shows; empty before the first.
@@ -237,6 +269,27 @@ impl<K: Resource + Send + Sync + 'static> Snapshot<K> {
     /// [`Error::UnknownIndex`].
     pub fn index_keys(&self, index: &str, value: &str) -> Result<Vec<ObjectKey>, Error> {
         Ok(self.0.keys_by_index(index, value)?.cloned().collect())
+    }
+
+    /// As [`Lister::query`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn query(&self, query: &Query) -> Result<Vec<Arc<K>>, Error> {
+        query::all(query, &self.0)
+    }
+
+    /// As [`Lister::query_page`].
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn query_page(
+        &self,
+        query: &Query,
+        after: Option<&ObjectKey>,
+        limit: usize,
+    ) -> Result<Page<K>, Error> {
+        query::page(query, &self.0, after, limit.max(1))
     }
 
     /// All values that the index has objects for.

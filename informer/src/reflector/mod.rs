@@ -75,6 +75,7 @@ pub(crate) struct Options {
     pub(crate) open_timeout: Duration,
     pub(crate) watch_list: bool,
     pub(crate) min_watch_timeout: Duration,
+    pub(crate) max_silence: Duration,
     pub(crate) backoff: BackoffOptions,
     pub(crate) internal_error_window: Duration,
     pub(crate) check_streams: bool,

@@ -18,6 +18,8 @@ pub(crate) struct State {
     consistent_next: bool,
     /// A list of cached state came in pages, so this server's cache is off.
     cache_pages: bool,
+    /// The server has sent a bookmark.
+    bookmarked: bool,
 }
 
 impl State {
@@ -28,6 +30,7 @@ impl State {
             last: None,
             consistent_next: false,
             cache_pages: false,
+            bookmarked: false,
         }
     }
 
@@ -87,8 +90,19 @@ impl State {
         }
     }
 
-    /// A streamed list is complete at `version`.
+    /// The server sends bookmarks.
+    pub(crate) fn bookmarked(&mut self) {
+        self.bookmarked = true;
+    }
+
+    /// Whether the server is known to send bookmarks.
+    pub(crate) fn is_bookmarked(&self) -> bool {
+        self.bookmarked
+    }
+
+    /// A streamed list is complete at `version`, as a bookmark said.
     pub(crate) fn streamed(&mut self, version: &str) {
+        self.bookmarked = true;
         self.consistent_next = false;
         self.last = Some(Arc::from(version));
     }

@@ -123,8 +123,22 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
     ) -> Result<(), (Step, ReflectorError)> {
         self.reporter.watching();
         let from = self.state.version().to_owned();
-        // A peer that neither sends nor ends is given up as if it had ended the watch.
-        while let Ok(Some(batch)) = tokio::time::timeout_at(watch.end, watch.stream.next()).await {
+        let mut heard = Instant::now();
+        loop {
+            let silent = self.silence_ends(heard).filter(|end| *end < watch.end);
+            let next = tokio::time::timeout_at(silent.unwrap_or(watch.end), watch.stream.next());
+            let batch = match next.await {
+                Ok(Some(batch)) => batch,
+                Err(_) if silent.is_some() => {
+                    let after = self.options.max_silence;
+                    let step = "an open watch";
+                    let error = source::Error::Deadline { step, after };
+                    return Err((Step::Watch, ReflectorError::Watch(error)));
+                }
+                // A peer that neither sends nor ends is given up as if it had ended the watch.
+                Ok(None) | Err(_) => break,
+            };
+            heard = Instant::now();
             let batch = batch.map_err(|error| (Step::Watch, ReflectorError::Watch(error)))?;
             self.take_batch(batch, &mut watch.resumable)
                 .map_err(|error| (Step::Watch, error))?;
@@ -141,6 +155,15 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             return Err((Step::Watch, ReflectorError::ShortWatch));
         }
         Ok(())
+    }
+
+    /// When a watch that was last heard of at `heard` is given up, if its server is one that sends bookmarks.
+    ///
+    /// Such a server is heard of about once a minute. Silence means that nothing comes through any more, or that
+    /// the server began anew: to a watch from a version that it has not reached it sends nothing at all.
+    fn silence_ends(&self, heard: Instant) -> Option<Instant> {
+        let bookmarked = self.state.is_bookmarked();
+        bookmarked.then(|| heard.checked_add(self.options.max_silence))?
     }
 
     fn watch_timeout(&mut self) -> Duration {
@@ -196,6 +219,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 resource_version, ..
             } => {
                 *resumable = true;
+                self.state.bookmarked();
                 return Ok(Some(resource_version).filter(|version| !version.is_empty()));
             }
             WatchEvent::Malformed(malformed) => {

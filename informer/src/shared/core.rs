@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kube_core::Resource;
@@ -12,10 +12,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::keyed::{self, KeyedQueue};
 use super::progress::Progress;
+use super::queue::Buffer;
 use super::subscriber::{Callback, Delivery, HandlerOptions, Registration, Subscriber};
 use crate::metrics::{self, HandlerSnapshot, InformerSnapshot};
-use crate::store::{BuildUp, Change, Delta, Store};
+use crate::store::{BuildUp, Change, Delta, Store, Version};
 use crate::{Error, Event, ObjectKey, Origin};
 
 /// Shortest resync period.
@@ -29,11 +31,14 @@ pub(crate) struct Core<K> {
     resync_changed: Notify,
     crash: Mutex<Option<Box<dyn Any + Send>>>,
     crashed: CancellationToken,
+    /// The informer shall end as if all of its objects were gone.
+    pub(crate) leaving: CancellationToken,
 }
 
 #[derive(Debug)]
 struct Fanout<K> {
     members: Vec<Member<K>>,
+    keyed: Vec<Weak<keyed::Shared<K>>>,
     phase: Phase,
     /// The first list has been handed out.
     synced: bool,
@@ -78,6 +83,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             progress,
             fanout: Mutex::new(Fanout {
                 members: Vec::new(),
+                keyed: Vec::new(),
                 phase: Phase::Idle,
                 synced: false,
                 check_period: None,
@@ -85,6 +91,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             resync_changed: Notify::new(),
             crash: Mutex::new(None),
             crashed: CancellationToken::new(),
+            leaving: CancellationToken::new(),
         }
     }
 
@@ -150,6 +157,30 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         fanout.members.push(Member { subscriber, resync });
         self.resync_changed.notify_one();
         Ok(registration)
+    }
+
+    /// Adds a queue that gathers changes by object.
+    pub(super) fn subscribe_keyed(
+        self: &Arc<Self>,
+        name: String,
+        buffer: Buffer,
+    ) -> Result<KeyedQueue<K>, Error> {
+        let mut fanout = self.fanout.lock();
+        if matches!(fanout.phase, Phase::Stopped) {
+            return Err(Error::Stopped {
+                informer: self.progress.name().to_owned(),
+            });
+        }
+        let queue = KeyedQueue::new(name, self, buffer);
+        queue.shared().replay(&self.store.version(), fanout.synced);
+        fanout.keyed.push(queue.downgrade());
+        Ok(queue)
+    }
+
+    /// Tells a queue each object of which nothing waits in it.
+    pub(super) fn resync_keyed(&self, queue: &keyed::Shared<K>) {
+        let _unchanging = self.fanout.lock();
+        queue.resync(&self.store.version());
     }
 
     /// Whether the registration was one of this informer's and is now removed.
@@ -258,6 +289,38 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             stop.cancel();
             tasks.close();
         }
+        for queue in fanout.keyed.drain(..).filter_map(|queue| queue.upgrade()) {
+            queue.close();
+        }
+    }
+
+    /// Takes all objects out of the cache, tells so, and marks the end of what is told.
+    pub(crate) fn clear(&self) {
+        let mut fanout = self.fanout.lock();
+        let version = self.store.version();
+        let mut batches = fanout.batches(&version, true);
+        let changes = self
+            .store
+            .replace(&self.store.build_up(), version.resource_version());
+        fanout.hand_out(changes, Origin::Unfollowed, &mut batches);
+        batches.into_iter().for_each(|batch| batch.commit(false));
+        for member in &fanout.members {
+            member.subscriber.tell_end();
+        }
+    }
+
+    /// Resolves when every handler was told all there is before [`Core::clear`] ended.
+    pub(crate) async fn told(&self) {
+        let members: Vec<_> = {
+            let fanout = self.fanout.lock();
+            let members = fanout.members.iter();
+            members
+                .map(|member| Arc::clone(&member.subscriber.shared))
+                .collect()
+        };
+        for member in members {
+            member.was_told().await;
+        }
     }
 
     /// Resolves with the panic of a handler that may not survive one.
@@ -281,14 +344,20 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         strict_adds: bool,
     ) -> Option<ObjectKey> {
         let mut fanout = self.fanout.lock();
+        let mut batches = match fanout.keyed.is_empty() {
+            true => Vec::new(),
+            false => fanout.batches(&self.store.version(), false),
+        };
         let applied = self.store.apply(deltas, resource_version, strict_adds);
-        fanout.hand_out(applied.changes, Origin::Watch);
+        fanout.hand_out(applied.changes, Origin::Watch, &mut batches);
+        batches.into_iter().for_each(|batch| batch.commit(false));
         applied.began_anew
     }
 
     /// Makes a list the content of the store, and of every handler's view.
     pub(crate) fn replace(&self, built: &BuildUp<K>, resource_version: &str) {
         let mut fanout = self.fanout.lock();
+        let mut batches = fanout.batches(&self.store.version(), true);
         let changes = self.store.replace(built, resource_version);
         let first = !std::mem::replace(&mut fanout.synced, true);
         let origin = if first {
@@ -296,7 +365,8 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         } else {
             Origin::Relist
         };
-        fanout.hand_out(changes, origin);
+        fanout.hand_out(changes, origin, &mut batches);
+        batches.into_iter().for_each(|batch| batch.commit(first));
         if first {
             for member in &fanout.members {
                 member.subscriber.tell_synced();
@@ -386,7 +456,22 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
             .retain(|member| !member.subscriber.is_removed());
     }
 
-    fn hand_out(&mut self, changes: Vec<Change<K>>, origin: Origin) {
+    /// What the queues by object shall get of the next changes.
+    fn batches(&mut self, before: &Arc<Version<K>>, listed: bool) -> Vec<keyed::Batch<K>> {
+        self.keyed.retain(|queue| queue.strong_count() > 0);
+        self.keyed
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|queue| keyed::Batch::new(queue, Arc::clone(before), listed))
+            .collect()
+    }
+
+    fn hand_out(
+        &mut self,
+        changes: Vec<Change<K>>,
+        origin: Origin,
+        batches: &mut [keyed::Batch<K>],
+    ) {
         self.let_go();
         for change in changes {
             let event = match change {
@@ -403,6 +488,9 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
                     final_state_known,
                 },
             };
+            for batch in batches.iter_mut() {
+                batch.take(&event, origin);
+            }
             if let Some((last, others)) = self.members.split_last() {
                 for member in others {
                     member.subscriber.tell_too(&event, origin);

@@ -1,6 +1,7 @@
 //! The shared informer: one reflector and store, any number of handlers.
 
 mod core;
+mod keyed;
 mod progress;
 mod queue;
 mod subscriber;
@@ -26,6 +27,7 @@ use crate::synced::Synced;
 use crate::{AsyncHandler, BoxError, Cause, Error, Handler, metrics};
 
 pub(crate) use self::core::Core;
+pub use self::keyed::{Deltas, KeyedDelta, KeyedQueue, QueueClosed};
 pub(crate) use self::progress::Progress;
 pub use self::progress::{Stats, Status};
 pub use self::queue::Buffer;
@@ -33,6 +35,8 @@ pub use self::subscriber::{Delivery, HandlerOptions, OnPanic, OnStop, Registrati
 
 /// Longest value for times that grow at random.
 const MAX_SPAN: Duration = Duration::from_secs(24 * 3600);
+/// Two bookmarks of a server that is late, with some time to spare.
+const MAX_SILENCE: Duration = Duration::from_secs(180);
 /// Shortest value for the least watch timeout.
 const MIN_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -81,6 +85,9 @@ pub struct InformerOptions<K> {
     /// A watch ends after a random time between this and twice this; at least 5 minutes, at most
     /// a day.
     pub min_watch_timeout: Duration,
+    /// Longest time without any event or bookmark after which a watch is given up and a list made, at a server
+    /// that has sent bookmarks: these come about once a minute.
+    pub max_silence: Duration,
     /// Waits after failures.
     pub backoff: ReflectorBackoff,
     /// How long a server failure (500) inside a watch is met by watching again instead of
@@ -110,6 +117,7 @@ impl<K> Default for InformerOptions<K> {
             watch_list: true,
             check_streamed_lists: reflector::consistency::is_wanted_by_environment(),
             min_watch_timeout: MIN_WATCH_TIMEOUT,
+            max_silence: MAX_SILENCE,
             backoff: ReflectorBackoff::default(),
             internal_error_window: Duration::ZERO,
         }
@@ -269,6 +277,7 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                     watch_list: options.watch_list,
                     check_streams: options.check_streamed_lists,
                     min_watch_timeout: options.min_watch_timeout.max(MIN_WATCH_TIMEOUT),
+                    max_silence: options.max_silence,
                     backoff: options.backoff,
                     internal_error_window: options.internal_error_window,
                     on_malformed: options.on_malformed,
@@ -363,6 +372,20 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
             .subscribe(name.into(), callback, options, self.inner.resync)
     }
 
+    /// Adds a queue from which changes are taken object by object, in place of a handler that is
+    /// told them one by one. If objects are stored already, it begins with them. Above the limit
+    /// of `buffer`, changes of one object are merged.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the informer has stopped.
+    pub fn keyed_queue(
+        &self,
+        name: impl Into<String>,
+        buffer: Buffer,
+    ) -> Result<KeyedQueue<K>, Error> {
+        self.inner.core.subscribe_keyed(name.into(), buffer)
+    }
+
     /// Removes a handler of this informer, as [`Registration::shutdown`] does. One of another
     /// informer stays in place, and the answer is `false`.
     ///
@@ -426,6 +449,19 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         self.inner.core.progress.stopped.is_open()
     }
 
+    /// Resolves when [`Informer::is_stopped`] holds. Cancel-safe.
+    pub async fn stopped(&self) {
+        self.inner.core.progress.stopped.wait().await;
+    }
+
+    /// Ends the informer as if all of its objects were gone: handlers are told of each as deleted
+    /// (origin [`Origin::Unfollowed`](crate::Origin::Unfollowed)), the cache is empty, and
+    /// [`Informer::run`] returns when all handlers have been told. Without a run nothing happens
+    /// until there is one.
+    pub fn unfollow(&self) {
+        self.inner.core.leaving.cancel();
+    }
+
     /// State at this moment.
     pub fn status(&self) -> Status {
         let core = &self.inner.core;
@@ -484,7 +520,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         let mut crash = None;
         let outcome = tokio::select! {
             biased;
-            () = stop.cancelled_owned() => Ok(()),
+            () = stop.cancelled() => Ok(()),
+            () = core.leaving.cancelled() => Ok(()),
             panic = core.crashed() => {
                 crash = Some(panic);
                 Ok(())
@@ -496,6 +533,14 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         };
         // The reflector is gone before the handlers: what they drain does not grow.
         drop(reflector);
+        if core.leaving.is_cancelled() && !stop.is_cancelled() {
+            core.clear();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = core.told() => {}
+            }
+        }
         drop(guard);
         running.tasks.wait().await;
         core.progress.stopped.open();
@@ -562,6 +607,12 @@ fn validate<K>(options: &InformerOptions<K>) -> Result<(), Error> {
         return refuse(
             "backoff",
             "base must be above zero, max not below base and at most a day",
+        );
+    }
+    if options.max_silence.is_zero() {
+        return refuse(
+            "max_silence",
+            "zero, so that every watch would be given up at once",
         );
     }
     if options.min_watch_timeout > MAX_SPAN {

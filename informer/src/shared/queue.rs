@@ -36,19 +36,22 @@ pub(super) enum Step<K> {
     Deliver(Event<K>, Origin),
     /// All events of the initial state have been delivered.
     Synced,
+    /// All events up to here have been delivered.
+    Told,
 }
 
 #[derive(Debug)]
 enum Slot<K> {
     Event(Event<K>, Origin),
     Synced,
+    Told,
     /// An event that was merged away.
     Dead,
 }
 
 /// What became of an event that met a waiting one of its object.
 #[derive(Debug)]
-enum Merged<K> {
+pub(super) enum Merged<K> {
     /// The waiting event becomes this one.
     Into(Event<K>),
     /// Both are void.
@@ -106,6 +109,12 @@ impl<K: Resource> Queue<K> {
     /// Marks the end of the initial state behind everything that waits now.
     pub(super) fn push_synced(&self) {
         self.state.lock().slots.push_back(Slot::Synced);
+        self.ready.notify_one();
+    }
+
+    /// Marks a place behind everything that waits now.
+    pub(super) fn push_told(&self) {
+        self.state.lock().slots.push_back(Slot::Told);
         self.ready.notify_one();
     }
 
@@ -200,7 +209,7 @@ impl<K: Resource> State<K> {
             .zip(&self.slots)
             .filter_map(|(number, slot)| match slot {
                 Slot::Event(event, _) => Some((event.key(), number)),
-                Slot::Synced | Slot::Dead => None,
+                Slot::Synced | Slot::Told | Slot::Dead => None,
             })
             .collect()
     }
@@ -222,6 +231,7 @@ impl<K: Resource> State<K> {
             match slot {
                 Slot::Dead => self.dead -= 1,
                 Slot::Synced => return Some(Step::Synced),
+                Slot::Told => return Some(Step::Told),
                 Slot::Event(event, origin) => {
                     self.waiting -= 1;
                     self.forget(&event);
@@ -258,7 +268,10 @@ impl<K: Resource> State<K> {
 
 /// What `event` makes of the one of the same object that waits `before` it; the event itself
 /// comes back as the error where both must stay.
-fn combine<K: Resource>(before: &Event<K>, event: Event<K>) -> Result<Merged<K>, Event<K>> {
+pub(super) fn combine<K: Resource>(
+    before: &Event<K>,
+    event: Event<K>,
+) -> Result<Merged<K>, Event<K>> {
     use Event::{Added, Deleted, Updated};
 
     Ok(match (before, event) {
@@ -403,6 +416,7 @@ mod tests {
                                     filtered.on_event(&event);
                                 }
                                 Step::Synced => passed += 1,
+                                Step::Told => {}
                             }
                         }
                     }
@@ -416,6 +430,7 @@ mod tests {
                         filtered.on_event(&event);
                     }
                     Step::Synced => passed += 1,
+                    Step::Told => {}
                 }
             }
             prop_assert_eq!(&view.0, &truth);

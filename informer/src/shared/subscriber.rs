@@ -137,6 +137,8 @@ pub(super) struct Shared {
     /// `None` where calls are not timed.
     pub(super) latency: Option<Latency>,
     synced: Gate,
+    /// The informer's last events have been delivered.
+    told: Gate,
     started: AtomicBool,
     ended: Gate,
     removed: CancellationToken,
@@ -167,6 +169,7 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
                 latency: informer.timed.then(Latency::default),
                 informer,
                 synced: Gate::new(),
+                told: Gate::new(),
                 started: AtomicBool::new(false),
                 ended: Gate::new(),
                 removed: CancellationToken::new(),
@@ -211,6 +214,15 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             self.shared.synced.open();
         } else {
             self.queue.push_synced();
+        }
+    }
+
+    /// Marks the end of everything that the informer has to tell.
+    pub(super) fn tell_end(&self) {
+        if self.is_in_place() {
+            self.shared.told.open();
+        } else {
+            self.queue.push_told();
         }
     }
 
@@ -295,6 +307,10 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
                 self.shared.synced.open();
                 return Ok(());
             }
+            Step::Told => {
+                self.shared.told.open();
+                return Ok(());
+            }
             Step::Deliver(event, origin) => (event, origin),
         };
         let object = Arc::clone(event.object());
@@ -376,6 +392,17 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             k8s.resource.version = event.resource_version(),
             event.reason = origin.as_str(),
         )
+    }
+}
+
+impl Shared {
+    /// Resolves when the handler was told all, or is told nothing more. Cancel-safe.
+    pub(super) async fn was_told(&self) {
+        tokio::select! {
+            () = self.told.wait() => {}
+            () = self.ended.wait() => {}
+            () = self.removed.cancelled() => {}
+        }
     }
 }
 

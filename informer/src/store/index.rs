@@ -12,7 +12,7 @@ use crate::{BoxError, ObjectKey};
 pub const NAMESPACE_INDEX: &str = "namespace";
 
 /// Place of an index in its store.
-pub(super) type Position = u16;
+pub(crate) type Position = u16;
 
 type Values = Result<Vec<String>, BoxError>;
 

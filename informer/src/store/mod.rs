@@ -85,6 +85,15 @@ pub(crate) struct Entry<K> {
     values: Box<[(Position, Arc<str>)]>,
 }
 
+impl<K> Entry<K> {
+    /// Whether the index at `position` gives `value` for the object.
+    pub(crate) fn has(&self, position: Position, value: &str) -> bool {
+        self.values
+            .iter()
+            .any(|(at, of)| *at == position && **of == *value)
+    }
+}
+
 /// An unchanging state of the whole store.
 pub(crate) struct Version<K> {
     hasher: Hasher,
@@ -143,6 +152,17 @@ impl<K> Version<K> {
             .find(|index| *index.name == *name)
             .ok_or_else(|| Error::UnknownIndex {
                 name: name.to_owned(),
+            })
+    }
+
+    /// Place of an index, by which [`Entry::has`] knows it.
+    pub(crate) fn position(&self, index: &str) -> Result<Position, Error> {
+        let same = |one: &Index| *one.name == *index;
+        let position = self.indexes.iter().position(same);
+        position
+            .and_then(|position| Position::try_from(position).ok())
+            .ok_or_else(|| Error::UnknownIndex {
+                name: index.to_owned(),
             })
     }
 
@@ -311,6 +331,16 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         indexers.push(indexer);
         self.publish(version);
         Ok(())
+    }
+
+    /// The values that an index gives for an object, stored or not. Waits for a write in progress.
+    pub(crate) fn index_of(&self, index: &str, object: &K) -> Result<Vec<String>, Error> {
+        let indexers = self.indexers.lock();
+        let indexer = indexers.iter().find(|indexer| *indexer.name == *index);
+        let indexer = indexer.ok_or_else(|| Error::UnknownIndex {
+            name: index.to_owned(),
+        })?;
+        Ok(indexer.values(&ObjectKey::of(object), object))
     }
 
     /// Applies the steps of a watch in order and publishes them at once with `resource_version`.

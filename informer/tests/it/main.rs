@@ -6,9 +6,11 @@ mod cluster;
 mod filtered;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod http;
+mod keyed;
 mod lister;
 mod metrics;
 mod model;
+mod mutation;
 mod origin;
 mod paging;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]

@@ -675,3 +675,52 @@ async fn a_resync_beyond_all_time_never_comes() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(log.take(), ["+a@1!", "+a@1!"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn i104_an_informer_that_is_no_longer_wanted_tells_that_all_is_gone_and_ends() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
+    let feed = source.watch();
+    let (log, slow_log) = (Log::default(), Log::default());
+    informer.add_handler("log", log.handler()).unwrap();
+    let told = slow_log.clone();
+    let slow = move |event: Event<ConfigMap>| {
+        let told = told.clone();
+        async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            told.push(show(&event));
+        }
+    };
+    informer
+        .add_async_handler("slow", slow, HandlerOptions::default())
+        .unwrap();
+    let mut run = Run::start(&informer);
+    informer.synced().await;
+    let began = Instant::now();
+    informer.unfollow();
+    run.outcome().await.unwrap();
+    assert_eq!(began.elapsed().as_secs(), 4, "all handlers have been told");
+    assert!(informer.is_stopped() && feed.is_abandoned());
+    assert_eq!(cached(&informer), [""; 0]);
+    for log in [log, slow_log] {
+        let mut told = log.take();
+        told[2..].sort();
+        assert_eq!(told, ["+a@1!", "+b@2!", "-?a@1", "-?b@2"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i104_a_stop_does_not_wait_for_handlers_that_are_told_of_the_end() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let stuck = |_: Event<ConfigMap>| std::future::pending::<()>();
+    informer
+        .add_async_handler("stuck", stuck, HandlerOptions::default())
+        .unwrap();
+    let run = Run::start(&informer);
+    informer.synced().await;
+    informer.unfollow();
+    settle().await;
+    assert!(!informer.is_stopped());
+    run.end().await.unwrap();
+}
