@@ -1,10 +1,13 @@
 #![doc = include_str!("../README.md")]
 
+pub mod apply;
 mod builder;
 pub mod consistency;
 mod controller;
 mod enqueue;
 mod error;
+pub mod events;
+pub mod expectations;
 pub mod finalizer;
 mod intake;
 pub mod manager;
@@ -12,12 +15,15 @@ pub mod metrics;
 mod options;
 pub mod owners;
 mod panic;
+pub mod patch;
 pub mod predicate;
 mod reconcile;
 pub mod retry;
 mod settle;
 pub mod signals;
+pub mod slow_start;
 mod source;
+pub mod upsert;
 mod worker;
 
 pub use informer::{Event, Informer, InformerOptions, Lister, MetadataOnly, ObjectKey};

@@ -118,6 +118,23 @@ where
     upsert(child.meta_mut(), owner.meta(), reference)
 }
 
+/// Takes the control of `owner` away from `child`; reports whether it had it.
+///
+/// A reference by which `owner` does not control is left alone, as is another controller.
+pub fn remove_controller<O, C>(child: &mut C, owner: &O) -> bool
+where
+    O: Resource<DynamicType = ()>,
+    C: Resource,
+{
+    let controls = controller_of(child).is_some_and(|reference| refers_to(reference, owner));
+    controls && remove_owner(child, owner)
+}
+
+/// Reports whether `child` has a controller, whoever it is.
+pub fn has_controller(child: &impl Resource) -> bool {
+    controller_of(child).is_some()
+}
+
 /// Removes each reference to `owner` from `child`; reports whether there was one.
 pub fn remove_owner<O, C>(child: &mut C, owner: &O) -> bool
 where
@@ -247,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_is_set_once_and_blocks_the_owners_deletion() {
+    fn c72_a_controller_is_set_once_and_blocks_the_owners_deletion() {
         let (owner, mut child) = (owner("a", "u1", "ns"), child(Some("ns")));
         assert!(set_controller(&mut child, &owner).unwrap());
         assert!(!set_controller(&mut child, &owner).unwrap());
@@ -264,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_controller_is_refused_and_a_second_owner_is_not() {
+    fn c72_a_second_controller_is_refused_and_a_second_owner_is_not() {
         let mut child = child(Some("ns"));
         set_controller(&mut child, &owner("a", "u1", "ns")).unwrap();
         let error = set_controller(&mut child, &owner("b", "u2", "ns")).unwrap_err();
@@ -279,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_incarnation_of_the_owner_replaces_its_reference() {
+    fn c72_a_new_incarnation_of_the_owner_replaces_its_reference() {
         let mut child = child(Some("ns"));
         set_controller(&mut child, &owner("a", "u1", "ns")).unwrap();
         let again = owner("a", "u2", "ns");
@@ -290,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_is_cluster_scoped_or_in_the_childs_namespace() {
+    fn c72_an_owner_is_cluster_scoped_or_in_the_childs_namespace() {
         let namespaced = owner("a", "u1", "ns");
         let mut cluster_owner = Node::default();
         cluster_owner.metadata.name = Some("n".to_owned());
@@ -316,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_not_yet_created_is_refused_by_the_missing_field() {
+    fn c72_an_owner_not_yet_created_is_refused_by_the_missing_field() {
         let mut fresh = owner("a", "", "ns");
         assert!(matches!(
             controller_reference(&fresh),
@@ -330,7 +347,28 @@ mod tests {
     }
 
     #[test]
-    fn removing_an_owner_leaves_the_others() {
+    fn c72_only_the_controller_is_removed_as_the_controller() {
+        let mut child = child(Some("ns"));
+        let (controller, other) = (owner("a", "u1", "ns"), owner("b", "u2", "ns"));
+        assert!(!has_controller(&child) && !remove_controller(&mut child, &controller));
+        set_controller(&mut child, &controller).unwrap();
+        add_owner(&mut child, &other).unwrap();
+        assert!(
+            !remove_controller(&mut child, &other),
+            "an owner, but no controller"
+        );
+        assert!(has_controller(&child));
+        assert!(remove_controller(&mut child, &controller));
+        assert!(!has_controller(&child));
+        assert_eq!(references(&child).len(), 1, "the other owner stays");
+        assert!(
+            set_controller(&mut child, &other).unwrap(),
+            "the place is free"
+        );
+    }
+
+    #[test]
+    fn c72_removing_an_owner_leaves_the_others() {
         let mut child = child(Some("ns"));
         add_owner(&mut child, &owner("a", "u1", "ns")).unwrap();
         add_owner(&mut child, &owner("b", "u2", "ns")).unwrap();
@@ -342,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_an_api_version_ignores_the_version() {
+    fn c72_the_group_of_an_api_version_ignores_the_version() {
         let cases = [
             ("v1", Some("")),
             ("apps/v1", Some("apps")),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn third_try_succeeds_after_two_conflicts() {
+    async fn e5_third_try_succeeds_after_two_conflicts() {
         let (result, calls) = play(Steps::LIGHT, &CancellationToken::new(), |n| {
             if n < 3 {
                 Err(Failure::Conflict(n))
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_error_ends_the_loop_at_once() {
+    async fn e5_another_error_ends_the_loop_at_once() {
         let (result, calls) = play(Steps::LIGHT, &CancellationToken::new(), |_| {
             Err(Failure::Other)
         })
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn exhausted_tries_give_the_last_conflict() {
+    async fn e5_exhausted_tries_give_the_last_conflict() {
         for (steps, pauses) in [
             (Steps::LIGHT, &[10, 10, 10, 10][..]),
             (Steps::HEAVY, &[10, 50, 250]),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn cancelling_a_pause_keeps_the_last_conflict() {
+    async fn e5_cancelling_a_pause_keeps_the_last_conflict() {
         let stop = CancellationToken::new();
         let steps = Steps {
             base: Duration::from_secs(3600),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn cancelled_before_the_start_tries_once() {
+    async fn e5_cancelled_before_the_start_tries_once() {
         let stop = CancellationToken::new();
         stop.cancel();
         let (result, calls) = play(Steps::LIGHT, &stop, |n| Err(Failure::Conflict(n))).await;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_stay_in_their_bounds_and_never_panic() {
+    fn c70_pauses_stay_in_their_bounds_and_never_panic() {
         let cases = [
             (Steps::HEAVY, 2, 0.0, Duration::from_millis(250)),
             (Steps::HEAVY, 2, 1.0, Duration::from_millis(275)),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_conflict_reason_of_409_counts() {
+    fn c70_only_the_conflict_reason_of_409_counts() {
         for (reason, code, expected) in [
             ("Conflict", 409, true),
             ("AlreadyExists", 409, false),

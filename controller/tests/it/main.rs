@@ -1,6 +1,10 @@
 //! A controller from event to result, on paused time with scripted sources.
 
 #[cfg(test)]
+mod applied;
+#[cfg(test)]
+mod events;
+#[cfg(test)]
 mod manager;
 #[cfg(test)]
 mod mirror;
@@ -8,6 +12,8 @@ mod mirror;
 mod properties;
 #[cfg(test)]
 mod results;
+#[cfg(test)]
+mod servers;
 #[cfg(test)]
 mod signals;
 #[cfg(test)]

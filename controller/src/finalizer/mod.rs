@@ -3,6 +3,9 @@
 //! [`contains`], [`plan_add`] and [`plan_remove`] decide without IO; [`add`] and [`remove`] carry
 //! the plan out as one merge patch that holds the `resourceVersion` the decision was made on, so a
 //! stale decision is refused with 409 Conflict instead of overwriting another writer's finalizers.
+//! [`Finalizers`] holds a controller's clean-ups by name and does both at the right time.
+
+mod registry;
 
 use std::fmt::Debug;
 
@@ -13,6 +16,7 @@ use kube_core::metadata::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+pub use self::registry::{CleanUp, CleanUpError, Finalized, Finalizers};
 use crate::retry::MaybeConflict;
 
 /// Why a finalizer was not added or removed.
@@ -42,6 +46,32 @@ pub enum Error {
         #[source]
         source: Box<kube_client::Error>,
     },
+    /// Two clean-ups under one name.
+    #[error("finalizer {finalizer} is registered already")]
+    Registered {
+        /// The name.
+        finalizer: String,
+    },
+    /// Clean-ups failed; their finalizers keep the object.
+    #[error("clean up after {object}: {}", registry::failed(.failures))]
+    CleanUp {
+        /// Name of the object.
+        object: String,
+        /// Each failure, in the order of registration.
+        failures: Vec<CleanUpError>,
+    },
+}
+
+impl Error {
+    /// Whether the object was not there any more.
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Patch { source, .. } => {
+                matches!(&**source, kube_client::Error::Api(status) if status.is_not_found())
+            }
+            _ => false,
+        }
+    }
 }
 
 impl MaybeConflict for Error {
@@ -72,12 +102,8 @@ pub fn plan_add(object: &impl Resource, finalizer: &str) -> Result<Option<Value>
             finalizer: finalizer.to_owned(),
         });
     }
-    let finalizers: Vec<&str> = listed(meta)
-        .iter()
-        .map(String::as_str)
-        .chain([finalizer])
-        .collect();
-    guarded_patch(meta, &finalizers).map(Some)
+    let wanted = listed(meta).iter().map(String::as_str).chain([finalizer]);
+    plan(meta, wanted).map(Some)
 }
 
 /// Merge patch that removes `finalizer` and keeps the others in order; `None` if it's not there.
@@ -89,12 +115,11 @@ pub fn plan_remove(object: &impl Resource, finalizer: &str) -> Result<Option<Val
         return Ok(None);
     }
     let meta = object.meta();
-    let finalizers: Vec<&str> = listed(meta)
+    let left = listed(meta)
         .iter()
         .map(String::as_str)
-        .filter(|name| *name != finalizer)
-        .collect();
-    guarded_patch(meta, &finalizers).map(Some)
+        .filter(|name| *name != finalizer);
+    plan(meta, left).map(Some)
 }
 
 /// Adds `finalizer` to `object` on the server; `None` if it was there already (no request).
@@ -142,7 +167,7 @@ where
     };
     match send(api, object.meta(), &patch).await {
         Ok(object) => Ok(Some(object)),
-        Err(Error::Patch { source, .. }) if is_not_found(&source) => Ok(None),
+        Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -151,10 +176,12 @@ fn listed(meta: &ObjectMeta) -> &[String] {
     meta.finalizers.as_deref().unwrap_or_default()
 }
 
-fn guarded_patch(meta: &ObjectMeta, finalizers: &[&str]) -> Result<Value, Error> {
+/// The patch to `finalizers`, good only for the version that was read.
+fn plan<'a>(meta: &ObjectMeta, finalizers: impl Iterator<Item = &'a str>) -> Result<Value, Error> {
     let version = meta.resource_version.as_deref().ok_or(Error::Incomplete {
         field: "resourceVersion",
     })?;
+    let finalizers: Vec<&str> = finalizers.collect();
     Ok(json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } }))
 }
 
@@ -172,10 +199,6 @@ where
             object: name.to_owned(),
             source: Box::new(source),
         })
-}
-
-fn is_not_found(error: &kube_client::Error) -> bool {
-    matches!(error, kube_client::Error::Api(status) if status.is_not_found())
 }
 
 #[cfg(test)]
@@ -202,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_change_one_name_and_guard_it_by_the_version_read() {
+    fn c71_plans_change_one_name_and_guard_it_by_the_version_read() {
         let cases = [
             (&[][..], Some(patch(&[OURS])), None),
             (&["other"][..], Some(patch(&["other", OURS])), None),
@@ -226,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_under_deletion_takes_no_new_finalizer_and_gives_its_own_back() {
+    fn c71_an_object_under_deletion_takes_no_new_finalizer_and_gives_its_own_back() {
         let mut object = object(&["other"]);
         object.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         assert!(matches!(
@@ -237,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_version_is_refused_by_name_of_the_field() {
+    fn c71_an_object_without_version_is_refused_by_name_of_the_field() {
         let mut object = object(&["other"]);
         object.metadata.resource_version = None;
         for plan in [plan_add(&object, OURS), plan_remove(&object, "other")] {
