@@ -2,31 +2,24 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kube_core::Resource;
-use serde::de::value::{BorrowedStrDeserializer, StrDeserializer};
-use serde::de::{
-    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor,
-};
-
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
+use super::filter::{Filter, Rules, WRONG_KIND};
+use super::outline::Arrays;
 use super::{Cut, Malformed, RawObject};
 use crate::ObjectKey;
-use crate::meta::LAST_APPLIED;
 
 /// How objects of one kind are read.
 #[derive(Debug)]
 pub(crate) struct Decoder<K> {
     /// Kind for messages.
     kind: String,
-    /// What `apiVersion` and `kind` say if they are there.
-    api_version: String,
-    object_kind: String,
-    cut: Cut,
+    rules: Rules,
     /// Objects that cannot be read keep their text.
     keep_raw: bool,
     object: PhantomData<fn() -> K>,
@@ -45,9 +38,11 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
         };
         Self {
             kind,
-            api_version,
-            object_kind,
-            cut,
+            rules: Rules {
+                api_version,
+                object_kind,
+                cut,
+            },
             keep_raw: false,
             object: PhantomData,
         }
@@ -71,12 +66,9 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     pub(super) fn try_object(&self, text: &[u8]) -> Result<K, Unreadable> {
         // The code that reads may be a user's; a panic costs its object alone.
         let read = catch_unwind(AssertUnwindSafe(|| {
+            let arrays = Arrays::of(text);
             let mut json = serde_json::Deserializer::from_slice(text);
-            let object = K::deserialize(Filtered {
-                inner: &mut json,
-                level: Level::Object,
-                to: self,
-            })?;
+            let object = K::deserialize(Filter::new(&mut json, &self.rules, &arrays))?;
             json.end().map(|()| object)
         }));
         match read {
@@ -91,11 +83,7 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
         let mut track = serde_path_to_error::Track::new();
         let read = catch_unwind(AssertUnwindSafe(|| {
             let inner = serde_path_to_error::Deserializer::new(&mut json, &mut track);
-            K::deserialize(Filtered {
-                inner,
-                level: Level::Object,
-                to: self,
-            })
+            K::deserialize(Filter::new(inner, &self.rules, &Arrays::default()))
         }));
         let (path, problem) = match read {
             Ok(Ok(_)) => (String::new(), "text after the object".to_owned()),
@@ -164,347 +152,15 @@ fn without_values(error: &serde_json::Error) -> String {
     }
 }
 
-const WRONG_KIND: &str = "object of another kind: ";
-
-/// Depth at which a map stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Level {
-    Object,
-    Metadata,
-    Annotations,
-}
-
-/// A deserializer (or seed, or visitor, or map) that watches the keys of one level.
-struct Filtered<'a, T, K> {
-    inner: T,
-    level: Level,
-    to: &'a Decoder<K>,
-}
-
-/// What to do with the value of a key.
-enum Entry {
-    Pass,
-    Skip,
-    Descend(Level),
-    /// `apiVersion` or `kind`, and what it must say.
-    Identity(Expect),
-    /// The same where the text leaves it out, as items of lists do.
-    Given(Expect),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Expect {
-    ApiVersion,
-    Kind,
-}
-
-impl<K> Decoder<K> {
-    fn entry(&self, level: Level, key: &str) -> Entry {
-        match (level, key) {
-            (Level::Object, "metadata") => Entry::Descend(Level::Metadata),
-            (Level::Object, "apiVersion") => Entry::Identity(Expect::ApiVersion),
-            (Level::Object, "kind") => Entry::Identity(Expect::Kind),
-            (Level::Metadata, "managedFields") if self.cut.managed_fields => Entry::Skip,
-            (Level::Metadata, "annotations") if self.cut.last_applied => {
-                Entry::Descend(Level::Annotations)
-            }
-            (Level::Annotations, LAST_APPLIED) => Entry::Skip,
-            _ => Entry::Pass,
-        }
-    }
-
-    fn wanted(&self, expect: Expect) -> (&'static str, &str) {
-        match expect {
-            Expect::ApiVersion => ("apiVersion", &self.api_version),
-            Expect::Kind => ("kind", &self.object_kind),
-        }
-    }
-
-    fn check<E: serde::de::Error>(&self, expect: Expect, found: &str) -> Result<(), E> {
-        let (field, wanted) = self.wanted(expect);
-        if found == wanted {
-            return Ok(());
-        }
-        Err(E::custom(format_args!(
-            "{WRONG_KIND}{field} is not {wanted}"
-        )))
-    }
-}
-
-/// Forwards the ways of reading a struct through [`Filtered`], and refuses nothing else.
-impl<'de, D: Deserializer<'de>, K> Deserializer<'de> for Filtered<'_, D, K> {
-    type Error = D::Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let Self { inner, level, to } = self;
-        inner.deserialize_any(Filtered {
-            inner: visitor,
-            level,
-            to,
-        })
-    }
-
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let Self { inner, level, to } = self;
-        inner.deserialize_map(Filtered {
-            inner: visitor,
-            level,
-            to,
-        })
-    }
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        let Self { inner, level, to } = self;
-        inner.deserialize_struct(
-            name,
-            fields,
-            Filtered {
-                inner: visitor,
-                level,
-                to,
-            },
-        )
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let Self { inner, level, to } = self;
-        inner.deserialize_option(Filtered {
-            inner: visitor,
-            level,
-            to,
-        })
-    }
-
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        let Self { inner, level, to } = self;
-        inner.deserialize_newtype_struct(
-            name,
-            Filtered {
-                inner: visitor,
-                level,
-                to,
-            },
-        )
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.inner.deserialize_ignored_any(visitor)
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
-        unit unit_struct seq tuple tuple_struct enum identifier
-    }
-}
-
-macro_rules! forward_visits {
-    ($($method:ident($type:ty))*) => {
-        $(fn $method<E: serde::de::Error>(self, value: $type) -> Result<V::Value, E> {
-            self.inner.$method(value)
-        })*
-    };
-}
-
-impl<'de, V: Visitor<'de>, K> Visitor<'de> for Filtered<'_, V, K> {
-    type Value = V::Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.expecting(f)
-    }
-
-    forward_visits! {
-        visit_bool(bool) visit_i64(i64) visit_u64(u64) visit_f64(f64)
-        visit_str(&str) visit_borrowed_str(&'de str) visit_string(String)
-    }
-
-    fn visit_unit<E: serde::de::Error>(self) -> Result<V::Value, E> {
-        self.inner.visit_unit()
-    }
-
-    fn visit_none<E: serde::de::Error>(self) -> Result<V::Value, E> {
-        self.inner.visit_none()
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        let Self {
-            inner: visitor,
-            level,
-            to,
-        } = self;
-        visitor.visit_some(Filtered { inner, level, to })
-    }
-
-    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        let Self {
-            inner: visitor,
-            level,
-            to,
-        } = self;
-        visitor.visit_newtype_struct(Filtered { inner, level, to })
-    }
-
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, seq: A) -> Result<V::Value, A::Error> {
-        self.inner.visit_seq(seq)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let Self {
-            inner: visitor,
-            level,
-            to,
-        } = self;
-        let map = Filtered { inner, level, to };
-        visitor.visit_map(FilteredMap {
-            map,
-            entry: Entry::Pass,
-            seen: Vec::new(),
-        })
-    }
-}
-
-struct FilteredMap<'a, A, K> {
-    map: Filtered<'a, A, K>,
-    entry: Entry,
-    /// Which parts of the identity stood in the text, or were given.
-    seen: Vec<Expect>,
-}
-
-impl<'de, A: MapAccess<'de>, K> MapAccess<'de> for FilteredMap<'_, A, K> {
-    type Error = A::Error;
-
-    fn next_key_seed<S: DeserializeSeed<'de>>(
-        &mut self,
-        seed: S,
-    ) -> Result<Option<S::Value>, A::Error> {
-        let Filtered { inner, level, to } = &mut self.map;
-        loop {
-            let Some(Text(key)) = inner.next_key()? else {
-                break;
-            };
-            self.entry = to.entry(*level, &key);
-            match self.entry {
-                Entry::Skip => {
-                    let IgnoredAny = inner.next_value()?;
-                    continue;
-                }
-                Entry::Identity(expect) => self.seen.push(expect),
-                _ => {}
-            }
-            return Text(key).read(seed).map(Some);
-        }
-        let missing = [Expect::ApiVersion, Expect::Kind]
-            .into_iter()
-            .find(|expect| *level == Level::Object && !self.seen.contains(expect));
-        let Some(expect) = missing else {
-            return Ok(None);
-        };
-        self.seen.push(expect);
-        self.entry = Entry::Given(expect);
-        seed.deserialize(StrDeserializer::new(to.wanted(expect).0))
-            .map(Some)
-    }
-
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        let Filtered { inner, to, .. } = &mut self.map;
-        match self.entry {
-            Entry::Descend(level) => inner.next_value_seed(Filtered {
-                inner: seed,
-                level,
-                to,
-            }),
-            Entry::Identity(expect) => inner.next_value_seed(Identity { seed, expect, to }),
-            Entry::Given(expect) => seed.deserialize(StrDeserializer::new(to.wanted(expect).1)),
-            Entry::Pass | Entry::Skip => inner.next_value_seed(seed),
-        }
-    }
-}
-
-impl<'de, S: DeserializeSeed<'de>, K> DeserializeSeed<'de> for Filtered<'_, S, K> {
-    type Value = S::Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
-        let Self {
-            inner: seed,
-            level,
-            to,
-        } = self;
-        seed.deserialize(Filtered { inner, level, to })
-    }
-}
-
-/// Reads a text that must say what the decoder expects.
-struct Identity<'a, S, K> {
-    seed: S,
-    expect: Expect,
-    to: &'a Decoder<K>,
-}
-
-impl<'de, S: DeserializeSeed<'de>, K> DeserializeSeed<'de> for Identity<'_, S, K> {
-    type Value = S::Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
-        let found = Text::deserialize(deserializer)?;
-        self.to.check(self.expect, &found.0)?;
-        found.read(self.seed)
-    }
-}
-
-/// A text, borrowed from the input where it has no escapes.
-struct Text<'de>(Cow<'de, str>);
-
-impl<'de> Text<'de> {
-    fn read<S: DeserializeSeed<'de>, E: serde::de::Error>(self, seed: S) -> Result<S::Value, E> {
-        match self.0 {
-            Cow::Borrowed(text) => seed.deserialize(BorrowedStrDeserializer::new(text)),
-            Cow::Owned(text) => seed.deserialize(StrDeserializer::new(&text)),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Text<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-
-        impl<'de> Visitor<'de> for TextVisitor {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_string<E>(self, text: String) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text)))
-            }
-        }
-
-        deserializer.deserialize_str(TextVisitor)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
     use kube_core::DynamicObject;
     use kube_core::discovery::ApiResource;
+    use serde::de::{Deserialize, Deserializer};
 
     use super::*;
+    use crate::meta::LAST_APPLIED;
 
     fn decoder<K: Resource<DynamicType = ()> + DeserializeOwned>(cut: Cut) -> Decoder<K> {
         Decoder::new(&(), cut)
@@ -627,7 +283,7 @@ mod tests {
 
         impl<'de> Deserialize<'de> for Fused {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let Text(text) = Text::deserialize(deserializer)?;
+                let text = String::deserialize(deserializer)?;
                 assert_ne!(text, "hunter2");
                 Ok(Self)
             }

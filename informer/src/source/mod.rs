@@ -1,13 +1,15 @@
 //! Where a reflector gets its objects from: the seam between state machine and API server.
 
 pub(crate) mod decode;
+mod filter;
 pub(crate) mod frame;
 mod intake;
 pub mod kube;
+mod outline;
 pub(crate) mod scan;
+mod structure;
 #[cfg(feature = "testing")]
 pub mod scripted;
-mod structure;
 
 use std::fmt;
 use std::sync::Arc;

@@ -9,13 +9,6 @@ use wide::u8x16;
 const BLOCK: usize = 64;
 const LANES: usize = 16;
 
-/// Structure of one block, one bit per byte; what stands in strings is left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Marks {
-    open: u64,
-    close: u64,
-}
-
 /// What one block leaves for the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Carry {
@@ -42,19 +35,23 @@ fn parity_so_far(mut bits: u64) -> u64 {
     bits
 }
 
+/// Brackets, both sorts alike: the two pairs differ in one bit alone.
+fn opening(block: &[u8; BLOCK]) -> u64 {
+    equal(block, b'{' ^ b'[', b'{')
+}
+
+fn closing(block: &[u8; BLOCK]) -> u64 {
+    equal(block, b'}' ^ b']', b'}')
+}
+
 impl Carry {
-    /// Reads the first `length` bytes of `block`; those behind must be spaces.
-    fn marks(&mut self, block: &[u8; BLOCK], length: usize) -> Marks {
+    /// Which bytes stand in strings, of the first `length` of `block`; those behind must be spaces.
+    fn in_strings(&mut self, block: &[u8; BLOCK], length: usize) -> u64 {
         let escaped = self.escaped_bytes(equal(block, 0, b'\\'), length);
         let quotes = equal(block, 0, b'"') & !escaped;
         let inside = parity_so_far(quotes) ^ u64::from(self.in_string).wrapping_neg();
         self.in_string = inside >> (BLOCK - 1) == 1;
-        // The two pairs of brackets differ in this bit alone.
-        let fold = b'{' ^ b'[';
-        Marks {
-            open: equal(block, fold, b'{') & !inside,
-            close: equal(block, fold, b'}') & !inside,
-        }
+        inside
     }
 
     fn escaped_bytes(&mut self, backslashes: u64, length: usize) -> u64 {
@@ -70,6 +67,26 @@ impl Carry {
             left &= !(3 << at);
         }
         escaped
+    }
+}
+
+/// Calls `visit` with the place of each bracket and comma that stands in no string, until it says
+/// that it has seen enough.
+pub(super) fn for_each_mark(text: &[u8], mut visit: impl FnMut(usize) -> bool) {
+    let mut carry = Carry::default();
+    let (blocks, rest) = text.as_chunks::<BLOCK>();
+    let mut last = [b' '; BLOCK];
+    last[..rest.len()].copy_from_slice(rest);
+    let whole = blocks.iter().map(|block| (block, BLOCK));
+    for (number, (block, length)) in whole.chain([(&last, rest.len())]).enumerate() {
+        let outside = !carry.in_strings(block, length);
+        let mut left = (opening(block) | closing(block) | equal(block, 0, b',')) & outside;
+        while left != 0 {
+            if !visit(number * BLOCK + left.trailing_zeros() as usize) {
+                return;
+            }
+            left &= left - 1;
+        }
     }
 }
 
@@ -109,7 +126,8 @@ impl Nesting {
     }
 
     fn end_in(&mut self, block: &[u8; BLOCK], length: usize) -> Option<usize> {
-        let Marks { open, close } = self.carry.marks(block, length);
+        let outside = !self.carry.in_strings(block, length);
+        let (open, close) = (opening(block) & outside, closing(block) & outside);
         if close.count_ones() < self.depth {
             self.depth = self.depth + open.count_ones() - close.count_ones();
             return None;
