@@ -1,11 +1,21 @@
-//! Counters of a controller, read when somebody asks.
+//! Counters of a controller, read when somebody asks, and their text for Prometheus.
 //!
-//! Each field of [`ControllerMetrics`] names the upstream series it stands for, so that an
-//! exporter is a plain mapping. All start at 0.
+//! Each field of [`ControllerMetrics`] names the upstream series it stands for. All start at 0.
+//! [`render`], [`render_elections`], [`render_events`] and [`process`] give text; the page that has it all is
+//! [`MetricsPage`](crate::server::MetricsPage).
+
+mod events;
+mod process;
+mod render;
+mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+
+pub use self::events::render_events;
+pub use self::process::process;
+pub use self::render::{render, render_elections};
 
 /// Upper bounds, in seconds, of the buckets of `controller_runtime_reconcile_time_seconds`.
 pub const RECONCILE_TIME_BUCKETS: [f64; 40] = [

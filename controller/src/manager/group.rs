@@ -1,0 +1,148 @@
+//! Things that are started and stopped together.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+use super::Error;
+use super::runnable::{Runnable, Tokens};
+use crate::reconcile::BoxError;
+
+/// How long dropped tasks may take to reach an await point. Only what blocks its thread takes
+/// longer, and that can't be waited for.
+const ABORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// A group while it runs.
+pub(super) struct Group {
+    tokens: Tokens,
+    running: JoinSet<Result<(), BoxError>>,
+    names: HashMap<Id, String>,
+}
+
+/// What was left of a group after its stop.
+#[derive(Default)]
+pub(super) struct Ended {
+    pub(super) errors: Vec<Error>,
+    /// Names of what had to be dropped.
+    pub(super) dropped: Vec<String>,
+    /// Whether something of it still runs, because it blocks its thread.
+    pub(super) blocked: bool,
+}
+
+impl Group {
+    pub(super) fn new() -> Self {
+        let tokens = Tokens {
+            stop: CancellationToken::new(),
+            elected: CancellationToken::new(),
+        };
+        Self {
+            tokens,
+            running: JoinSet::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    /// Starts `runnable`; without effect on one that had its only start.
+    pub(super) fn start(&mut self, runnable: &mut Runnable) {
+        if let Some(run) = runnable.start(self.tokens.clone()) {
+            debug!(name = runnable.name, "starting");
+            let task = self.running.spawn(run);
+            self.names.insert(task.id(), runnable.name.clone());
+        }
+    }
+
+    /// Tells the group that this process leads.
+    pub(super) fn elect(&self) {
+        self.tokens.elected.cancel();
+    }
+
+    pub(super) fn is_elected(&self) -> bool {
+        self.tokens.elected.is_cancelled()
+    }
+
+    /// Waits for the first failure, for ever if nothing fails. Cancel-safe.
+    pub(super) async fn failure(&mut self) -> Error {
+        while let Some(ended) = self.running.join_next_with_id().await {
+            if let Some(error) = self.failure_of(ended) {
+                return error;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// The failure of a task that has ended, if it is one, with the task's name.
+    fn failure_of(
+        &mut self,
+        ended: Result<(Id, Result<(), BoxError>), JoinError>,
+    ) -> Option<Error> {
+        let id = match &ended {
+            Ok((id, _)) => *id,
+            Err(error) => error.id(),
+        };
+        let name = self
+            .names
+            .remove(&id)
+            .expect("every task was named at its start");
+        match ended {
+            Ok((_, Ok(()))) => {
+                debug!(name, "ended");
+                None
+            }
+            Ok((_, Err(source))) => Some(Error::Failed { name, source }),
+            Err(error) if error.is_cancelled() => None,
+            Err(error) => Some(Error::Panicked {
+                name,
+                message: error.to_string(),
+            }),
+        }
+    }
+
+    /// Tells everything to stop and waits until `deadline`, without one for ever; the rest is
+    /// dropped. What ended was told to: the group is empty afterwards.
+    ///
+    /// Cancel-safe: called again, it goes on waiting.
+    pub(super) async fn stop(&mut self, deadline: Option<Instant>) -> Ended {
+        self.tokens.stop.cancel();
+        let mut errors = Vec::new();
+        let all_ended = async {
+            while let Some(ended) = self.running.join_next_with_id().await {
+                errors.extend(self.failure_of(ended));
+            }
+        };
+        match deadline {
+            None => all_ended.await,
+            // What is left is found in `names`.
+            Some(deadline) => tokio::time::timeout_at(deadline, all_ended)
+                .await
+                .unwrap_or(()),
+        }
+        let mut dropped: Vec<_> = self.names.drain().map(|(_, name)| name).collect();
+        dropped.sort_unstable();
+        let mut blocked = false;
+        if !dropped.is_empty() {
+            let running = dropped.join(", ");
+            warn!(running, "grace time over; dropping what still runs");
+            let shutdown = self.running.shutdown();
+            blocked = tokio::time::timeout(ABORT_LIMIT, shutdown).await.is_err();
+            if blocked {
+                error!(running, "blocked outside of any await point");
+            }
+        }
+        Ended {
+            errors,
+            dropped,
+            blocked,
+        }
+    }
+
+    /// Drops everything at its next await and waits until all of it has ended.
+    pub(super) async fn cut(&mut self) {
+        self.tokens.stop.cancel();
+        self.names.clear();
+        self.running.shutdown().await;
+    }
+}

@@ -1,0 +1,171 @@
+//! The live state of a process, for eyes and for tools.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::page::{Endpoint, Page, PageRequest};
+use crate::election::ElectionHandle;
+use crate::manager::{Directory, Phase, Watched};
+use crate::{ControllerHandle, KeyHistory, Outcome};
+
+/// What a manager runs, as JSON: its phase, the election, informers, controllers with their queues.
+///
+/// Holds names, numbers and times, and of failures what the log has of them; nothing of an object
+/// but its name, so nothing of a Secret.
+///
+/// ```json
+/// {
+///   "phase": "running",
+///   "election": { "lease": "my-controller", "identity": "…", "leader": "…", "isLeader": true,
+///                 "term": 3, "slowPaths": 0 },
+///   "informers": [ { "name": "ConfigMap", "kind": "ConfigMap", "synced": true, "objects": 12,
+///                    "resourceVersion": "4711", "lag": { "census": 0 }, "lastError": null } ],
+///   "controllers": [ { "name": "census", "synced": true, "workers": 1, "queue": { "depth": 0 },
+///                      "running": [ { "key": "ns/a", "ageSeconds": 0.2 } ],
+///                      "failing": [ { "key": "ns/b", "attempts": 4, "nextDueSeconds": 1.5,
+///                                     "lastError": "…" } ] } ]
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Diagnostics {
+    directory: Directory,
+}
+
+impl Diagnostics {
+    /// The state of what `directory` knows.
+    #[must_use]
+    pub fn of(directory: &Directory) -> Self {
+        Self {
+            directory: directory.clone(),
+        }
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn state(&self) -> Value {
+        let directory = &self.directory;
+        let informers = directory.informers();
+        let controllers = directory.controllers();
+        json!({
+            "phase": match directory.phase() {
+                Phase::Starting => "starting",
+                Phase::Running => "running",
+                Phase::Stopping => "stopping",
+            },
+            "election": directory.election().map(|election| of_election(&election)),
+            "informers": informers.iter().map(|one| of_informer(&**one)).collect::<Vec<_>>(),
+            "controllers": controllers.iter().map(of_controller).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Endpoint for Diagnostics {
+    fn answer(&self, request: &PageRequest<'_>) -> Page {
+        if !request.subpath.is_empty() {
+            return Page::not_found();
+        }
+        let body = format!("{:#}\n", self.state());
+        Page {
+            status: StatusCode::OK,
+            content_type: "application/json",
+            body,
+        }
+    }
+}
+
+fn of_election(election: &ElectionHandle) -> Value {
+    json!({
+        "lease": election.name(),
+        "identity": election.identity(),
+        "leader": election.leader(),
+        "isLeader": election.is_leader(),
+        "term": election.term(),
+        "slowPaths": election.metrics().slow_paths,
+    })
+}
+
+fn of_informer(informer: &dyn Watched) -> Value {
+    let status = informer.status();
+    let lag: Map<_, _> = informer
+        .queue_lengths()
+        .into_iter()
+        .map(|(handler, waiting)| (handler, json!(waiting)))
+        .collect();
+    json!({
+        "name": informer.name(),
+        "kind": status.kind,
+        "synced": status.synced,
+        "objects": status.objects,
+        "resourceVersion": status.resource_version,
+        "lag": lag,
+        "lastError": status.last_error.map(|(cause, text)| json!({
+            "cause": cause.to_string(),
+            "text": text,
+        })),
+    })
+}
+
+fn of_controller(controller: &ControllerHandle) -> Value {
+    let metrics = controller.metrics();
+    let queue = controller.queue();
+    let running: Vec<_> = controller
+        .running()
+        .into_iter()
+        .map(|(key, age)| json!({ "key": key.to_string(), "ageSeconds": seconds(age) }))
+        .collect();
+    let now = Instant::now();
+    let failing: Vec<_> = controller
+        .histories()
+        .iter()
+        .filter_map(|history| of_failing(history, now))
+        .collect();
+    json!({
+        "name": controller.name(),
+        "synced": controller.has_synced(),
+        "workers": metrics.max_concurrent_reconciles,
+        "activeWorkers": metrics.active_workers,
+        "results": {
+            "success": metrics.success,
+            "requeue": metrics.requeue,
+            "requeueAfter": metrics.requeue_after,
+            "error": metrics.error,
+            "terminalError": metrics.terminal_errors,
+            "panic": metrics.panics,
+            "timeout": metrics.timeouts,
+        },
+        "queue": {
+            "depth": queue.depth,
+            "ready": queue.ready,
+            "delayed": queue.delayed,
+            "running": queue.running,
+            "failing": queue.failing,
+            "oldestReadySeconds": seconds(queue.oldest_ready_age),
+            "longestRunningSeconds": seconds(queue.longest_running),
+            "unfinishedSeconds": seconds(queue.unfinished_work),
+        },
+        "running": running,
+        "failing": failing,
+    })
+}
+
+/// A key whose last run failed: how often in a row, and when it comes again.
+fn of_failing(history: &KeyHistory, now: Instant) -> Option<Value> {
+    let last = history.runs.last()?;
+    let Outcome::Error(error) = &last.outcome else {
+        return None;
+    };
+    let due = history.next_due;
+    Some(json!({
+        "key": history.key.to_string(),
+        "attempts": last.attempt,
+        "nextDueSeconds": due.map(|due| seconds(due.saturating_duration_since(now))),
+        "lastError": error,
+    }))
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}
