@@ -77,6 +77,12 @@ pub enum Error {
         /// The kind.
         resource: String,
     },
+    /// Nobody asked for an informer of the kind, and reads may not start one.
+    #[error("no informer of {kind} exists: ask the factory for it before reads")]
+    NoInformer {
+        /// The kind.
+        kind: String,
+    },
     /// An option has a value that cannot work.
     #[error("option `{option}`: {problem}")]
     InvalidOption {

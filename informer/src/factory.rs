@@ -11,22 +11,119 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube_core::discovery::ApiResource;
-use kube_core::{DynamicObject, Resource};
+use kube_core::{DynamicObject, ObjectMeta, Resource};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::panic_text;
-use crate::{Error, Informer, InformerOptions, Synced, wait_for_cache_sync};
+use crate::{
+    Cut, Error, Informer, InformerOptions, Lister, Synced, Transform, metrics, wait_for_cache_sync,
+};
+
+/// Changes the metadata of every object before it is stored, whatever its kind.
+pub type MetadataTransform = Arc<dyn Fn(&mut ObjectMeta) + Send + Sync>;
+
+/// What a read does where nobody asked for an informer of its kind yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnMissingInformer {
+    /// It makes and starts one.
+    #[default]
+    Start,
+    /// It fails with [`Error::NoInformer`], so that no read begins to cache a whole kind unseen.
+    Fail,
+}
 
 /// What all informers of a factory begin with.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct FactoryOptions {
+    /// Name under which all of them keep metrics, those of metadata and of dynamic objects with
+    /// `-metadata` and `-dynamic` behind it; `None` for no metrics.
+    pub name: Option<String>,
+    /// Where metrics are read.
+    pub registry: metrics::Registry,
     /// Namespace to look at; `None` for all.
     pub namespace: Option<String>,
+    /// Label selector.
+    pub label_selector: Option<String>,
+    /// Field selector.
+    pub field_selector: Option<String>,
+    /// Parts of objects that are left out while reading.
+    pub cut: Cut,
     /// How often handlers get every object again; zero is never.
     pub resync: Duration,
+    /// Each informer's period is longer or shorter by up to this part of it, from 0 to 1, so that
+    /// not all kinds come at once.
+    pub resync_jitter: f64,
+    /// Changes metadata before it is stored, before the transform of the informer itself.
+    pub metadata_transform: Option<MetadataTransform>,
+    /// What a read by [`Factory::lister`] does where there is no informer.
+    pub on_missing_informer: OnMissingInformer,
+}
+
+impl Default for FactoryOptions {
+    /// All namespaces, no selectors, no metrics, no resync, reads that start informers.
+    fn default() -> Self {
+        Self {
+            name: None,
+            registry: metrics::Registry::global(),
+            namespace: None,
+            label_selector: None,
+            field_selector: None,
+            cut: Cut::default(),
+            resync: Duration::ZERO,
+            resync_jitter: 0.0,
+            metadata_transform: None,
+            on_missing_informer: OnMissingInformer::default(),
+        }
+    }
+}
+
+impl fmt::Debug for FactoryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FactoryOptions")
+            .field("name", &self.name)
+            .field("namespace", &self.namespace)
+            .field("resync", &self.resync)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FactoryOptions {
+    /// The same options with the resync that controller-runtime has: every 10 hours, up to a
+    /// tenth earlier or later.
+    #[must_use]
+    pub fn with_slow_resync(self) -> Self {
+        Self {
+            resync: Duration::from_secs(10 * 3600),
+            resync_jitter: 0.1,
+            ..self
+        }
+    }
+
+    /// What an informer of `K` begins with.
+    fn informer<K: Resource + 'static>(&self, form: &str) -> InformerOptions<K> {
+        let jitter = self.resync_jitter.clamp(0.0, 1.0);
+        let factor = 1.0 + jitter * (2.0 * rand::random::<f64>() - 1.0);
+        let transform = self.metadata_transform.clone();
+        InformerOptions {
+            name: self.name.as_ref().map(|name| format!("{name}{form}")),
+            registry: self.registry.clone(),
+            namespace: self.namespace.clone(),
+            label_selector: self.label_selector.clone(),
+            field_selector: self.field_selector.clone(),
+            cut: self.cut,
+            resync: self.resync.mul_f64(factor),
+            transform: transform.map(|transform| -> Transform<K> {
+                Arc::new(move |object: &mut K| {
+                    transform(object.meta_mut());
+                    Ok(())
+                })
+            }),
+            ..InformerOptions::default()
+        }
+    }
 }
 
 /// Makes informers, each kind once, so that everything in a process shares one cache of a kind.
@@ -61,6 +158,8 @@ struct Member {
     informer: Box<dyn Any + Send>,
     synced: Arc<dyn Synced>,
     run: Box<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<(), Error>> + Send>,
+    /// Ends this informer alone.
+    stop: CancellationToken,
     started: bool,
 }
 
@@ -81,6 +180,34 @@ impl fmt::Debug for Factory {
 impl Drop for Factory {
     fn drop(&mut self) {
         self.stop.cancel();
+    }
+}
+
+fn stopped(informer: &str) -> Error {
+    Error::Stopped {
+        informer: informer.to_owned(),
+    }
+}
+
+fn dynamic_key(kind: &ApiResource) -> Key {
+    Key::Dynamic(
+        kind.group.clone(),
+        kind.version.clone(),
+        kind.plural.clone(),
+    )
+}
+
+/// One transform behind the other.
+fn both<K: 'static>(
+    first: Option<Transform<K>>,
+    second: Option<Transform<K>>,
+) -> Option<Transform<K>> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(Arc::new(move |object: &mut K| {
+            first(object)?;
+            second(object)
+        })),
+        (first, second) => first.or(second),
     }
 }
 
@@ -124,17 +251,93 @@ impl Factory {
         self.get_or_make(Key::Typed(TypeId::of::<K>()), &(), tweak)
     }
 
+    /// Read access to the cache of a kind, once it has synced. Where nobody asked for its informer
+    /// yet, [`FactoryOptions::on_missing_informer`] decides. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::NoInformer`] by that option; [`Error::Stopped`] after [`Factory::shutdown`] and
+    /// if the informer ended before it synced; [`Error::InvalidOption`].
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub async fn lister<K>(&self) -> Result<Lister<K>, Error>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.started::<K>(Key::Typed(TypeId::of::<K>()), &()).await
+    }
+
+    /// As [`Factory::lister`], over a kind that is known at run time.
+    ///
+    /// # Errors
+    /// As those of [`Factory::lister`].
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
+    pub async fn dynamic_lister(&self, kind: &ApiResource) -> Result<Lister<DynamicObject>, Error> {
+        self.started(dynamic_key(kind), kind).await
+    }
+
+    /// Takes the informer of a kind out of the factory, stops it and waits for its end. Its cache
+    /// is freed with the last handle on it. Whoever asks for the kind again gets a new informer.
+    ///
+    /// Returns whether there was one. Cancel-safe: the removal goes on.
+    pub async fn remove<K>(&self) -> bool
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        self.remove_member::<K>(&Key::Typed(TypeId::of::<K>()))
+            .await
+    }
+
+    /// As [`Factory::remove`], of a kind that is known at run time.
+    pub async fn remove_dynamic(&self, kind: &ApiResource) -> bool {
+        self.remove_member::<DynamicObject>(&dynamic_key(kind))
+            .await
+    }
+
     /// The informer of a kind that is known at run time, over untyped objects.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] names an option that cannot work.
     pub fn dynamic(&self, kind: &ApiResource) -> Result<Informer<DynamicObject>, Error> {
-        let key = Key::Dynamic(
-            kind.group.clone(),
-            kind.version.clone(),
-            kind.plural.clone(),
-        );
-        self.get_or_make(key, kind, |_| {})
+        self.get_or_make(dynamic_key(kind), kind, |_| {})
+    }
+
+    async fn started<K>(&self, key: Key, kind: &K::DynamicType) -> Result<Lister<K>, Error>
+    where
+        K: Resource + DeserializeOwned + Send + Sync + 'static,
+    {
+        let fail = self.options.on_missing_informer == OnMissingInformer::Fail;
+        if fail && !self.state.lock().members.contains_key(&key) {
+            return Err(Error::NoInformer {
+                kind: K::kind(kind).into_owned(),
+            });
+        }
+        let informer: Informer<K> = self.get_or_make(key, kind, |_| {})?;
+        self.start()?;
+        tokio::select! {
+            biased;
+            () = informer.synced() => Ok(informer.lister()),
+            () = informer.stopped() => Err(stopped(informer.name())),
+            () = self.stop.cancelled() => Err(stopped(informer.name())),
+        }
+    }
+
+    async fn remove_member<K>(&self, key: &Key) -> bool
+    where
+        K: Resource + Send + Sync + 'static,
+    {
+        let Some(member) = self.state.lock().members.remove(key) else {
+            return false;
+        };
+        member.stop.cancel();
+        if member.started
+            && let Some(informer) = member.informer.downcast_ref::<Informer<K>>()
+        {
+            informer.stopped().await;
+        }
+        true
     }
 
     fn get_or_make<K>(
@@ -152,12 +355,15 @@ impl Factory {
         {
             return Ok(informer.clone());
         }
-        let mut options = InformerOptions {
-            namespace: self.options.namespace.clone(),
-            resync: self.options.resync,
-            ..InformerOptions::default()
+        let form = match &key {
+            Key::Dynamic(..) => "-dynamic",
+            Key::Typed(_) if K::metadata_api() => "-metadata",
+            Key::Typed(_) => "",
         };
+        let mut options = self.options.informer(form);
+        let of_all = options.transform.take();
         tweak(&mut options);
+        options.transform = both(of_all, options.transform);
         let informer = Informer::for_kind(self.client.clone(), kind, options)?;
         let run = informer.clone();
         let member = Member {
@@ -167,6 +373,7 @@ impl Factory {
                 let informer = run.clone();
                 Box::pin(async move { informer.run(stop).await })
             }),
+            stop: self.stop.child_token(),
             started: false,
         };
         state.members.insert(key, member);
@@ -183,14 +390,12 @@ impl Factory {
     pub fn start(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         if state.shut_down {
-            return Err(Error::Stopped {
-                informer: "a factory".to_owned(),
-            });
+            return Err(stopped("a factory"));
         }
         let failures = Arc::clone(&state.failures);
         for member in state.members.values_mut().filter(|member| !member.started) {
             member.started = true;
-            let run = (member.run)(self.stop.child_token());
+            let run = (member.run)(member.stop.clone());
             let (failures, name) = (Arc::clone(&failures), member.synced.name());
             self.tasks.spawn(async move {
                 let ended = AssertUnwindSafe(run).catch_unwind().await;
@@ -248,5 +453,32 @@ impl Factory {
         } else {
             Err(failures)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    #[test]
+    fn i106_a_slow_resync_comes_every_ten_hours_at_different_times() {
+        let options = FactoryOptions::default().with_slow_resync();
+        let periods: Vec<_> = (0..100)
+            .map(|_| options.informer::<ConfigMap>("").resync.as_secs())
+            .collect();
+        assert!(
+            periods
+                .iter()
+                .all(|period| (9 * 3600..=11 * 3600).contains(period))
+        );
+        assert!(
+            periods
+                .iter()
+                .any(|period| period.abs_diff(10 * 3600) > 600)
+        );
+        let never = FactoryOptions::default().informer::<ConfigMap>("").resync;
+        assert_eq!(never, Duration::ZERO, "off unless asked for");
     }
 }

@@ -9,6 +9,7 @@ mod lister;
 mod meta;
 pub mod metrics;
 mod mutation;
+mod namespaces;
 mod query;
 mod reflector;
 mod shared;
@@ -19,11 +20,12 @@ mod version;
 
 pub use self::error::{BoxError, Cause, Error};
 pub use self::event::{AsyncHandler, Event, Filtered, Handler, Origin};
-pub use self::factory::{Factory, FactoryOptions};
+pub use self::factory::{Factory, FactoryOptions, MetadataTransform, OnMissingInformer};
 pub use self::key::{ObjectKey, ParseKeyError};
 pub use self::lister::{Lister, NotFound, Snapshot};
 pub use self::meta::MetadataOnly;
 pub use self::mutation::{MutationCache, MutationCacheOptions};
+pub use self::namespaces::{NamespaceLister, NamespaceRegistration, Namespaces, Part};
 pub use self::query::{Page, Query};
 pub use self::reflector::{
     ErrorHandler, OnMalformed, OnMissingKind, ReflectorBackoff, ReflectorError, Transform,

@@ -2,7 +2,8 @@
 //!
 //! [`connect`] builds a `kube_client::Client` on connections without Nagle's delay and with TCP
 //! keepalive, in which every call has a deadline, is repeated only where repeating is safe, and
-//! names its program. HTTP/1.1: each open watch holds a connection of its own.
+//! names its program. With HTTP/1.1 each open watch holds a connection of its own; with
+//! [`ClientOptions::http2`] all calls share one.
 
 mod config;
 mod intent;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -88,6 +90,11 @@ pub struct ClientOptions {
     pub watch_open_timeout: Duration,
     /// Silence after which the kernel asks a peer whether it is still there.
     pub keepalive: Duration,
+    /// Speak HTTP/2 over TLS: all calls and watches share one connection, and a dead peer is found
+    /// by pings within 45 s. The server, and whatever stands before it, must offer it. Streams
+    /// above the number that the server allows on a connection wait for their turn, and one packet
+    /// lost holds up all.
+    pub http2: bool,
     /// Pace of calls; `None` leaves it to the server's priority and fairness.
     pub rate_limit: Option<RateLimit>,
     /// Repeat failed calls where that is safe.
@@ -95,7 +102,8 @@ pub struct ClientOptions {
 }
 
 impl Default for ClientOptions {
-    /// 10 s per call, 60 s per list, 15 s to open a watch, safe repetition, no limit of pace.
+    /// 10 s per call, 60 s per list, 15 s to open a watch, safe repetition, HTTP/1.1, no limit of
+    /// pace.
     fn default() -> Self {
         Self {
             user_agent: concat!("informer/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -104,10 +112,35 @@ impl Default for ClientOptions {
             list_timeout: Duration::from_secs(60),
             watch_open_timeout: Duration::from_secs(15),
             keepalive: Duration::from_secs(30),
+            http2: false,
             rate_limit: None,
             retry: true,
         }
     }
+}
+
+/// How long a ping of an HTTP/2 connection may stay without an answer.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// As kube-client's own connector, which speaks HTTP/1.1 alone, for HTTP/2 alone.
+fn with_http2(
+    config: &kube_client::Config,
+    tcp: HttpConnector,
+) -> Result<HttpsConnector<HttpConnector>, Error> {
+    let tls = config
+        .rustls_client_config()
+        .map_err(|error| Error::Credentials(Box::new(error)))?;
+    let mut builder = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let fixed = name.clone().try_into().map_err(|_| Error::InvalidOption {
+            option: "tls-server-name",
+            problem: format!("`{name}` in the kubeconfig is no name of a server"),
+        })?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(fixed));
+    }
+    Ok(builder.enable_http2().wrap_connector(tcp))
 }
 
 /// Builds a client for `config`. Makes no request and opens no connection.
@@ -138,12 +171,23 @@ pub fn connect(mut config: kube_client::Config, options: ClientOptions) -> Resul
     tcp.set_keepalive_retries(Some(3));
 
     let credentials = |error| Error::Credentials(Box::new(error));
-    let tls = config
-        .rustls_https_connector_with_connector(tcp)
-        .map_err(credentials)?;
+    let http2 = options.http2 && config.cluster_url.scheme_str() != Some("http");
+    let tls = if http2 {
+        with_http2(&config, tcp)?
+    } else {
+        config
+            .rustls_https_connector_with_connector(tcp)
+            .map_err(credentials)?
+    };
     let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
+        // Calls that begin together wait for one connection instead of opening one each.
+        .http2_only(http2)
+        .http2_adaptive_window(true)
+        .http2_keep_alive_interval(options.keepalive)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_while_idle(true)
         .build(tls);
     let authorized = ServiceBuilder::new()
         .layer(config.base_uri_layer())

@@ -93,25 +93,28 @@ impl<K: Send + 'static> Pager<K> {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Paged<K>, Error>> {
-        while self.waiting.is_empty() || self.reads_ahead() {
-            match self.poll_page(cx) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(self.failed(error)),
-                Poll::Pending if self.waiting.is_empty() => return Poll::Pending,
-                Poll::Pending => break,
+        loop {
+            while self.waiting.is_empty() || self.reads_ahead() {
+                match self.poll_page(cx) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(error)) => return Poll::Ready(self.failed(error)),
+                    Poll::Pending if self.waiting.is_empty() => return Poll::Pending,
+                    Poll::Pending => break,
+                }
             }
-        }
-        match self.waiting.pop_front() {
-            Some(Waiting::Items(items)) => Poll::Ready(Ok(Paged::Items(items))),
-            Some(Waiting::EndOfPage) => {
-                self.ahead -= 1;
-                self.poll_next(cx)
-            }
-            Some(Waiting::End(end)) => Poll::Ready(Ok(Paged::End {
-                end,
-                pages: self.pages,
-            })),
-            None => unreachable!("the loop ends with something that waits"),
+            let next = match self.waiting.pop_front() {
+                Some(Waiting::Items(items)) => Paged::Items(items),
+                Some(Waiting::End(end)) => Paged::End {
+                    end,
+                    pages: self.pages,
+                },
+                Some(Waiting::EndOfPage) => {
+                    self.ahead -= 1;
+                    continue;
+                }
+                None => unreachable!("the loop above ends with something that waits"),
+            };
+            return Poll::Ready(Ok(next));
         }
     }
 

@@ -17,6 +17,8 @@ use crate::store::Delta;
 
 /// A watch shorter than this that brought nothing new failed.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// Frames that enter the store in one step, for which handlers and other writers wait.
+const MAX_BATCH: usize = 1000;
 /// How long after its own timeout a watch is given up.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
@@ -175,6 +177,19 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
     pub(super) fn take_batch(
         &mut self,
         batch: Vec<WatchEvent<K>>,
+        resumable: &mut bool,
+    ) -> Result<(), ReflectorError> {
+        let mut rest = batch.into_iter();
+        while rest.len() > 0 {
+            self.take_together(rest.by_ref().take(MAX_BATCH), resumable)?;
+        }
+        Ok(())
+    }
+
+    /// Applies frames in one step.
+    fn take_together(
+        &mut self,
+        batch: impl ExactSizeIterator<Item = WatchEvent<K>>,
         resumable: &mut bool,
     ) -> Result<(), ReflectorError> {
         let strict = *resumable;

@@ -210,7 +210,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             .collect()
     }
 
-    /// What is known of each handler, by name.
+    /// What is known of each handler and of each queue by object, by name.
     fn handlers(&self) -> BTreeMap<String, HandlerSnapshot> {
         let fanout = self.fanout.lock();
         let mut handlers = BTreeMap::<_, HandlerSnapshot>::new();
@@ -225,6 +225,10 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
             if let Some(latency) = &member.subscriber.shared.latency {
                 latency.add_to(&mut handler.latency);
             }
+        }
+        for queue in fanout.keyed.iter().filter_map(Weak::upgrade) {
+            let handler = handlers.entry(queue.name().to_owned()).or_default();
+            handler.queued += queue.waiting() as u64;
         }
         handlers
     }

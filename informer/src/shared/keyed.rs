@@ -105,7 +105,7 @@ impl<K> KeyedQueue<K> {
 
     /// Changes that wait, of all objects.
     pub fn waiting(&self) -> usize {
-        self.shared.state.lock().waiting
+        self.shared.waiting()
     }
 
     /// Takes in nothing more. What waits can still be taken, then [`KeyedQueue::pop`] fails.
@@ -265,6 +265,15 @@ impl<K> fmt::Debug for Shared<K> {
 }
 
 impl<K> Shared<K> {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Changes that wait, of all objects.
+    pub(super) fn waiting(&self) -> usize {
+        self.state.lock().waiting
+    }
+
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.ready.notify_waiters();

@@ -196,3 +196,38 @@ async fn h15_a_factory_shares_typed_dynamic_and_metadata_informers() {
     assert!(typed.is_stopped() && dynamic.is_stopped() && late.is_stopped());
     assert!(matches!(factory.start(), Err(Error::Stopped { .. })));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_http2_all_watches_share_a_connection_and_survive_its_loss() {
+    const INFORMERS: usize = 8;
+    let world = World::start().await;
+    let api: Api<ConfigMap> = Api::namespaced(world.cluster.client(), "default");
+    for http2 in [false, true] {
+        let name = if http2 { "second" } else { "first" };
+        let client = connect_with(&world.kubeconfig, Some(&world.relay), http2).await;
+        let running: Vec<_> = (0..INFORMERS)
+            .map(|_| Informer::<ConfigMap>::new(client.clone(), InformerOptions::default()))
+            .map(|informer| Running::start(informer.unwrap()))
+            .collect();
+        for one in &running {
+            one.informer.synced().await;
+        }
+        let open = world.relay.connections();
+        let want = if http2 { 1 } else { INFORMERS };
+        assert!(open >= want && (!http2 || open == 1), "{open} connections");
+        world.relay.cut(true).await;
+        api.create(&PostParams::default(), &config_map(name, "x"))
+            .await
+            .unwrap();
+        for one in &running {
+            let key = informer::ObjectKey::namespaced("default", name);
+            let lister = one.informer.lister();
+            eventually("the object behind the cut", || async {
+                lister.get(&key).is_some()
+            })
+            .await;
+        }
+        drop(running);
+        world.relay.cut(true).await;
+    }
+}

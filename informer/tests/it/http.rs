@@ -1,15 +1,9 @@
-//! The API server's side of the wire, played by a service in this process.
+//! Requests and answers of the API server as a source, on a scripted wire.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt as _;
-use http::{Request, Response};
-use http_body::Frame;
-use http_body_util::StreamBody;
 use informer::source::{
     self, KubeSource, ListEnd, ListPart, ListRequest, ListVersion, ReadOptions,
 };
@@ -19,99 +13,13 @@ use informer::{
     MetadataOnly, OnMalformed, OnPanic,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube_client::Client;
-use kube_client::client::Body;
 use kube_core::Resource;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-struct Answer {
-    code: u16,
-    retry_after: Option<u32>,
-    chunks: Vec<Bytes>,
-    /// Keep the body open after the chunks.
-    open: bool,
-}
-
-fn answer(code: u16, body: &str) -> Answer {
-    let chunks = body
-        .as_bytes()
-        .chunks(7)
-        .map(Bytes::copy_from_slice)
-        .collect();
-    Answer {
-        code,
-        retry_after: None,
-        chunks,
-        open: false,
-    }
-}
-
-/// A client whose calls are recorded and answered in order; beyond the answers they hang.
-#[derive(Clone, Default)]
-struct Wire {
-    answers: Arc<Mutex<VecDeque<Answer>>>,
-    calls: Arc<Mutex<Vec<http::request::Parts>>>,
-}
-
-impl Wire {
-    fn with(answers: impl IntoIterator<Item = Answer>) -> Self {
-        let wire = Self::default();
-        wire.answers.lock().extend(answers);
-        wire
-    }
-
-    fn client(&self) -> Client {
-        let wire = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            wire.calls.lock().push(request.into_parts().0);
-            let answer = wire.answers.lock().pop_front();
-            async move {
-                let Some(answer) = answer else {
-                    return std::future::pending().await;
-                };
-                let chunks = futures::stream::iter(answer.chunks);
-                let frames = chunks.map(|chunk| Ok::<_, Infallible>(Frame::data(chunk)));
-                let body = match answer.open {
-                    true => frames.chain(futures::stream::pending()).boxed(),
-                    false => frames.boxed(),
-                };
-                let mut response = Response::builder().status(answer.code);
-                if let Some(seconds) = answer.retry_after {
-                    response = response.header("retry-after", seconds);
-                }
-                Ok::<_, Infallible>(response.body(StreamBody::new(body)).unwrap())
-            }
-        });
-        Client::new(service, "default")
-    }
-
-    fn source<K>(&self, scope: Scope) -> KubeSource<K>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
-    {
-        KubeSource::new(self.client(), &(), scope, ReadOptions::default())
-    }
-
-    fn uris(&self) -> Vec<String> {
-        self.calls
-            .lock()
-            .iter()
-            .map(|call| call.uri.to_string())
-            .collect()
-    }
-
-    fn header(&self, call: usize, name: &str) -> String {
-        let calls = self.calls.lock();
-        let value = calls[call]
-            .headers
-            .get(name)
-            .map(|value| value.to_str().unwrap().to_owned());
-        value.unwrap_or_default()
-    }
-}
+use crate::wire::{Answer, Wire, answer};
 
 fn first_list() -> ListRequest {
     ListRequest {

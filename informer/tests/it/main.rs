@@ -3,16 +3,22 @@
 
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod cluster;
+mod factory;
 mod filtered;
-#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod http;
+mod in_place;
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod keyed;
 mod lister;
 mod metrics;
 mod model;
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod mutation;
+mod namespaces;
 mod origin;
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod paging;
+mod readme;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod real;
 mod reflector;
@@ -22,3 +28,5 @@ mod shared;
 mod stream;
 mod support;
 mod unreadable;
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+mod wire;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use informer::metrics::Registry;
 use informer::source::WatchEvent;
 use informer::source::scripted::{ListAnswer, Scripted};
-use informer::{Cause, Error, Event, HandlerOptions, Informer, InformerOptions};
+use informer::{Buffer, Cause, Error, Event, HandlerOptions, Informer, InformerOptions};
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::support::*;
@@ -29,9 +29,11 @@ async fn i45_i93_an_informer_counts_its_lists_watches_and_handlers() {
     let slow = informer
         .add_async_handler("slow", second, HandlerOptions::default())
         .unwrap();
+    let _queue = informer.keyed_queue("by object", Buffer::Unbounded).unwrap();
     let _run = Run::start(&informer);
     settle().await;
-    assert_eq!(registry.snapshots()[0].handlers["slow"].queued, 1);
+    let queued = |name: &str| registry.snapshots()[0].handlers[name].queued;
+    assert_eq!((queued("slow"), queued("by object")), (1, 2));
     slow.synced().await;
     for version in 11..14 {
         feed.send(WatchEvent::Modified(object("a", version)));

@@ -181,6 +181,10 @@ enum Op {
     Bookmark,
     FailCalls(u32),
     AddHandler,
+    /// A handler that gets every object again each second.
+    AddResynced,
+    /// The handler of this number, of those that may go, is removed.
+    Remove(u8),
     Pass(u64),
 }
 
@@ -193,6 +197,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::Bookmark),
         1 => (1..4u32).prop_map(Op::FailCalls),
         1 => Just(Op::AddHandler),
+        1 => Just(Op::AddResynced),
+        1 => any::<u8>().prop_map(Op::Remove),
         3 => prop_oneof![Just(1), Just(50), Just(5000)].prop_map(Op::Pass),
     ];
     proptest::collection::vec(op, 0..60)
@@ -245,6 +251,10 @@ async fn play(ops: Vec<Op>, streams: bool) {
     informer
         .add_handler("first", views[0].handler())
         .expect("not stopped");
+    let queue = informer
+        .keyed_queue("keyed", informer::Buffer::Coalesce(4))
+        .expect("not stopped");
+    let mut guests = Vec::new();
     let run = Run::start(&informer);
     for op in ops {
         match op {
@@ -278,6 +288,20 @@ async fn play(ops: Vec<Op>, streams: bool) {
                     .expect("not stopped");
                 views.push(view);
             }
+            Op::AddResynced => {
+                let view = View::default();
+                let every_second = options(|o| o.resync = Some(Duration::from_secs(1)));
+                let guest = informer
+                    .add_handler_with("resynced", view.handler(), every_second)
+                    .expect("not stopped");
+                guests.push((guest, view));
+            }
+            Op::Remove(at) if !guests.is_empty() => {
+                let (guest, view) = guests.remove(usize::from(at) % guests.len());
+                guest.shutdown().await.expect("not inside its own call");
+                assert_eq!(view.0.lock().1, Vec::<String>::new());
+            }
+            Op::Remove(_) => {}
             Op::Pass(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
         }
     }
@@ -307,6 +331,14 @@ async fn play(ops: Vec<Op>, streams: bool) {
         snapshot.index_values("uid").expect("added above").len(),
         want.len()
     );
+    let keyed = View::default();
+    let tell = keyed.handler();
+    while let Some(deltas) = queue.try_pop() {
+        deltas.iter().for_each(|delta| tell(&delta.event));
+    }
+    assert!(queue.has_synced());
+    views.push(keyed);
+    views.extend(guests.into_iter().map(|(_, view)| view));
     for view in views {
         let (objects, problems) = &*view.0.lock();
         let seen: Vec<_> = objects
@@ -323,7 +355,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn d10_store_index_and_views_equal_the_server_after_any_disruption(
+    fn i65_d10_store_index_and_views_equal_the_server_after_any_disruption(
         ops in ops(),
         streams in any::<bool>(),
     ) {

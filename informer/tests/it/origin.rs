@@ -1,14 +1,11 @@
 //! Why a handler is told, on a scripted source, in paused time.
 
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use informer::source::WatchEvent;
 use informer::source::scripted::ListAnswer;
 use informer::{AsyncHandler, Event, Filtered, Handler, HandlerOptions, InformerOptions, Origin};
 use k8s_openapi::api::core::v1::ConfigMap;
-use parking_lot::Mutex;
 
 use crate::support::*;
 
@@ -103,31 +100,10 @@ async fn i94_each_event_tells_its_cause_and_version() {
     assert_eq!(replayed, ["+a@13! 13 initial", "+c@14! 14 initial"]);
 }
 
-/// What was logged.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn i94_handlers_run_in_a_span_with_cause_and_version() {
     let written = Written::default();
-    let writer = written.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let _guard = written.begin(tracing::Level::DEBUG);
     let (source, informer) = scripted(InformerOptions::default());
     source.list(ListAnswer::all([object("a", 1)], "10"));
     let feed = source.watch();
@@ -145,7 +121,7 @@ async fn i94_handlers_run_in_a_span_with_cause_and_version() {
     informer.synced().await;
     feed.send(WatchEvent::Modified(object("a", 11)));
     settle().await;
-    let text = String::from_utf8(written.0.lock().clone()).expect("UTF-8");
+    let text = written.text();
     for (handler, call) in [("plain", "plain call"), ("async", "async call")] {
         let lines: Vec<_> = text.lines().filter(|line| line.ends_with(call)).collect();
         assert_eq!(lines.len(), 2, "{text}");

@@ -604,3 +604,50 @@ async fn one_failing_informer_holds_up_no_other() {
     );
     assert!(!first.has_synced());
 }
+
+#[tokio::test(start_paused = true)]
+async fn i42_a_kind_that_stays_away_is_logged_once_in_five_minutes() {
+    let written = Written::default();
+    let _guard = written.begin(tracing::Level::INFO);
+    let (source, informer) = scripted(InformerOptions::default());
+    for _ in 0..200 {
+        source.list(ListAnswer::Fail(vec![], refusal(404, "NotFound")));
+    }
+    let _run = Run::start(&informer);
+    tokio::time::sleep(Duration::from_secs(1190)).await;
+    let failures = informer.stats().errors;
+    assert!(failures > 20, "{failures} failures in 20 minutes");
+    let text = written.text();
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("not_found"))
+        .collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert!(lines[1].contains("since="), "{}", lines[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i42_a_kind_that_goes_and_comes_back_is_followed_again() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let feed = source.watch();
+    for _ in 0..3 {
+        source.list(ListAnswer::Fail(vec![], refusal(404, "NotFound")));
+    }
+    source.list(ListAnswer::all([object("b", 21)], "22"));
+    let log = Log::default();
+    informer.add_handler("log", log.handler()).unwrap();
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    // The server ends the watches of a definition that is deleted, after the objects' own ends.
+    feed.send(WatchEvent::Deleted(object("a", 11)));
+    settle().await;
+    feed.send(WatchEvent::Error(Box::new(status(404, "NotFound"))));
+    source.called(5).await;
+    settle().await;
+    assert_eq!(informer.status().last_error.unwrap().0, Cause::NotFound);
+    source.called(7).await;
+    settle().await;
+    assert_eq!(log.take(), ["+a@1!", "-a@11", "+b@21"]);
+    assert_eq!(informer.status().last_error, None);
+}

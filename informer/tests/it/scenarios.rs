@@ -79,6 +79,11 @@ impl Relay {
         }
     }
 
+    /// Connections that are open now.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.lock().connections.len()
+    }
+
     /// Ends all connections, so that nothing more comes through them; new ones come through only if `open`.
     pub(crate) async fn cut(&self, open: bool) {
         let before = std::mem::replace(&mut *self.state.lock(), Gate::new(open));
@@ -119,6 +124,15 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: 
 
 /// A client of this crate's own stack for the cluster of a kubeconfig, through the relay if any.
 pub(crate) async fn connect(kubeconfig: &Path, relay: Option<&Relay>) -> kube_client::Client {
+    connect_with(kubeconfig, relay, false).await
+}
+
+/// As [`connect`], by HTTP/2 if asked for.
+pub(crate) async fn connect_with(
+    kubeconfig: &Path,
+    relay: Option<&Relay>,
+    http2: bool,
+) -> kube_client::Client {
     let source = ConfigSource {
         kubeconfig: Some(kubeconfig.to_owned()),
         context: None,
@@ -129,6 +143,7 @@ pub(crate) async fn connect(kubeconfig: &Path, relay: Option<&Relay>) -> kube_cl
     }
     let options = ClientOptions {
         user_agent: AGENT.to_owned(),
+        http2,
         ..ClientOptions::default()
     };
     client::connect(config, options).unwrap()

@@ -724,3 +724,71 @@ async fn i104_a_stop_does_not_wait_for_handlers_that_are_told_of_the_end() {
     assert!(!informer.is_stopped());
     run.end().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn h10_d8_events_that_arrive_together_give_the_same_calls_as_one_by_one() {
+    let events = || {
+        vec![
+            WatchEvent::Added(object("b", 11)),
+            WatchEvent::Modified(object("a", 12)),
+            WatchEvent::Modified(object("a", 13)),
+            bookmark("14"),
+            WatchEvent::Malformed(malformed("c", Some("15"))),
+            WatchEvent::Deleted(object("a", 16)),
+            WatchEvent::Added(object_of("a", "second", 17)),
+            WatchEvent::Deleted(object("b", 18)),
+            WatchEvent::Deleted(object("b", 19)),
+        ]
+    };
+    let mut outcomes = Vec::new();
+    for together in [false, true] {
+        let (source, informer) = scripted(InformerOptions::default());
+        source.list(ListAnswer::all([object("a", 1)], "10"));
+        let feed = source.watch();
+        let log = Log::default();
+        informer.add_handler("log", log.handler()).unwrap();
+        let _run = Run::start(&informer);
+        informer.synced().await;
+        if together {
+            feed.send_batch(events());
+        } else {
+            for event in events() {
+                feed.send(event);
+                settle().await;
+            }
+        }
+        settle().await;
+        let version = informer.status().resource_version;
+        outcomes.push((log.take(), cached(&informer), version, informer.stats()));
+    }
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(outcomes[0].1, ["a@17"]);
+    assert_eq!(outcomes[0].2, "19");
+}
+
+#[tokio::test(start_paused = true)]
+async fn d8_i57_at_most_a_thousand_events_enter_the_store_in_one_step() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    let feed = source.watch();
+    let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let (sizes, lister) = (Arc::clone(&seen), informer.lister());
+    let in_place = options(|o| o.delivery = informer::Delivery::InPlace);
+    let handler = move |_: &Event<ConfigMap>| {
+        let size = lister.snapshot().len();
+        let mut sizes = sizes.lock();
+        if sizes.last() != Some(&size) {
+            sizes.push(size);
+        }
+    };
+    informer
+        .add_handler_with("sizes", handler, in_place)
+        .unwrap();
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    let added = |at: u64| WatchEvent::Added(object(&format!("o{at}"), 11 + at));
+    feed.send_batch((0..2500).map(added).collect());
+    settle().await;
+    assert_eq!(*seen.lock(), [1000, 2000, 2500]);
+    assert_eq!(informer.status().resource_version, "2510");
+}

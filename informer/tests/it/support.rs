@@ -1,5 +1,6 @@
 //! Objects, recording handlers and running informers for tests.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,6 +131,38 @@ impl Log {
 
     pub(crate) fn len(&self) -> usize {
         self.0.lock().len()
+    }
+}
+
+/// Keeps what this thread logs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    /// Logs go here until the guard is dropped.
+    pub(crate) fn begin(&self, level: tracing::Level) -> tracing::subscriber::DefaultGuard {
+        let writer = self.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).expect("UTF-8")
+    }
+}
+
+impl io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,0 +1,641 @@
+//! Caches of chosen namespaces that look like one, and the choice may change while they run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kube_core::{Resource, Selector, SelectorExt as _};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::synced::Synced;
+use crate::{
+    Cause, Error, Event, Handler, HandlerOptions, Informer, InformerOptions, Lister, ObjectKey,
+    Origin, Registration,
+};
+
+/// What one of the informers looks at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// One namespace.
+    Namespace(String),
+    /// All namespaces but these.
+    Others(Vec<String>),
+}
+
+impl Part {
+    /// Sets the scope of `options` to this part: the namespace, or a field selector that leaves
+    /// out the others, beside one that is there already.
+    pub fn apply<K>(&self, options: &mut InformerOptions<K>) {
+        match self {
+            Self::Namespace(namespace) => options.namespace = Some(namespace.clone()),
+            Self::Others(except) => {
+                options.namespace = None;
+                let left_out = except
+                    .iter()
+                    .map(|namespace| format!("metadata.namespace!={namespace}"));
+                let terms: Vec<_> = options
+                    .field_selector
+                    .take()
+                    .into_iter()
+                    .chain(left_out)
+                    .collect();
+                options.field_selector = (!terms.is_empty()).then(|| terms.join(","));
+            }
+        }
+    }
+}
+
+/// Keeps caches of chosen namespaces, by one informer each, and tells handlers of all of them.
+///
+/// Namespaces come and go before and during [`Namespaces::run`]. One that goes is told as deletions
+/// of its objects (origin [`Origin::Unfollowed`](crate::Origin::Unfollowed)); one that comes back
+/// before that is done waits for it, so a handler never hears of a new object before the end of
+/// the old. Each namespace may have options of its own, and an entry for all others leaves out the
+/// named ones. A handler is called for several namespaces at the same time, for one object in
+/// order. Mirrors controller-runtime's `multiNamespaceCache`.
+///
+/// ```no_run
+/// use informer::{InformerOptions, Namespaces};
+/// use k8s_openapi::api::core::v1::Pod;
+///
+/// # async fn example(client: kube_client::Client) -> Result<(), informer::Error> {
+/// let pods: Namespaces<Pod> = Namespaces::over(client, |_| InformerOptions::default());
+/// pods.add("team-a")?;
+/// # Ok(()) }
+/// ```
+///
+/// Clones are one set.
+pub struct Namespaces<K> {
+    inner: Arc<Inner<K>>,
+}
+
+type Make<K> = Box<dyn Fn(&Part) -> Result<Informer<K>, Error> + Send + Sync>;
+type IndexFunction<K> = Arc<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+/// Readers by namespace; `None` for the others.
+type Listers<K> = BTreeMap<Option<String>, Lister<K>>;
+
+struct Inner<K> {
+    make: Make<K>,
+    state: Mutex<State<K>>,
+    listers: ArcSwap<Listers<K>>,
+    changed: Notify,
+}
+
+struct State<K> {
+    /// The namespaces that shall be there; `None` for the others.
+    wanted: BTreeMap<Option<String>, Part>,
+    members: BTreeMap<Option<String>, Member<K>>,
+    handlers: Vec<Subscription<K>>,
+    indexes: Vec<(String, IndexFunction<K>)>,
+    next_handler: u64,
+    ran: bool,
+    stopped: bool,
+}
+
+struct Member<K> {
+    informer: Informer<K>,
+    registrations: BTreeMap<u64, Registration>,
+    started: bool,
+}
+
+struct Subscription<K> {
+    id: u64,
+    name: String,
+    handler: Arc<dyn Handler<K>>,
+    options: HandlerOptions,
+}
+
+struct SharedHandler<K>(Arc<dyn Handler<K>>);
+
+impl<K: 'static> Handler<K> for SharedHandler<K> {
+    fn on_event(&self, event: &Event<K>) {
+        self.0.on_event(event);
+    }
+
+    fn on_event_from(&self, event: &Event<K>, origin: Origin) {
+        self.0.on_event_from(event, origin);
+    }
+}
+
+/// A handler's place in a set of namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceRegistration(u64);
+
+impl<K> Clone for Namespaces<K> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<K> fmt::Debug for Namespaces<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Namespaces")
+            .field("parts", &self.inner.listers.load().keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> Namespaces<K>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+{
+    /// A set without namespaces over the API server that `client` talks to. `options` gives those
+    /// of each part; its scope is set here.
+    pub fn over(
+        client: kube_client::Client,
+        options: impl Fn(&Part) -> InformerOptions<K> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(move |part| {
+            let mut options = options(part);
+            part.apply(&mut options);
+            Informer::new(client.clone(), options)
+        })
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
+    /// A set without namespaces, whose informers are made by `make`.
+    pub fn new(make: impl Fn(&Part) -> Result<Informer<K>, Error> + Send + Sync + 'static) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                make: Box::new(make),
+                state: Mutex::new(State {
+                    wanted: BTreeMap::new(),
+                    members: BTreeMap::new(),
+                    handlers: Vec::new(),
+                    indexes: Vec::new(),
+                    next_handler: 0,
+                    ran: false,
+                    stopped: false,
+                }),
+                listers: ArcSwap::default(),
+                changed: Notify::new(),
+            }),
+        }
+    }
+
+    /// Adds a namespace. Returns whether it is new.
+    ///
+    /// # Errors
+    /// Those of making its informer; [`Error::Stopped`] after the stop; [`Error::InvalidOption`]
+    /// once there is an entry for all others, which left out the names of its time.
+    pub fn add(&self, namespace: &str) -> Result<bool, Error> {
+        let mut state = self.inner.state.lock();
+        if state.wanted.contains_key(&None) {
+            return Err(Error::InvalidOption {
+                option: "namespace",
+                problem: format!(
+                    "`{namespace}` is among all others already: add it before `add_others`"
+                ),
+            });
+        }
+        let part = Part::Namespace(namespace.to_owned());
+        self.want(&mut state, Some(namespace.to_owned()), part)
+    }
+
+    /// Adds all namespaces that were not added by name. Returns whether that is new.
+    ///
+    /// # Errors
+    /// Those of making its informer; [`Error::Stopped`] after the stop.
+    pub fn add_others(&self) -> Result<bool, Error> {
+        let mut state = self.inner.state.lock();
+        let except = state.wanted.keys().flatten().cloned().collect();
+        self.want(&mut state, None, Part::Others(except))
+    }
+
+    fn want(&self, state: &mut State<K>, key: Option<String>, part: Part) -> Result<bool, Error> {
+        if state.stopped {
+            return Err(Error::Stopped {
+                informer: "a set of namespaces".to_owned(),
+            });
+        }
+        if state.wanted.contains_key(&key) {
+            return Ok(false);
+        }
+        // A member of this name that is still there is on its way out; its successor waits.
+        if !state.members.contains_key(&key) {
+            self.join(state, key.clone(), &part)?;
+        }
+        state.wanted.insert(key, part);
+        self.inner.changed.notify_one();
+        Ok(true)
+    }
+
+    /// Makes the informer of a part.
+    fn join(&self, state: &mut State<K>, key: Option<String>, part: &Part) -> Result<(), Error> {
+        let informer = (self.inner.make)(part)?;
+        for (name, function) in &state.indexes {
+            let function = Arc::clone(function);
+            informer.add_index(name, move |object| function(object))?;
+        }
+        let mut registrations = BTreeMap::new();
+        for subscription in &state.handlers {
+            registrations.insert(subscription.id, subscription.add_to(&informer)?);
+        }
+        let member = Member {
+            informer,
+            registrations,
+            started: false,
+        };
+        state.members.insert(key, member);
+        self.show(state);
+        Ok(())
+    }
+
+    fn show(&self, state: &State<K>) {
+        let listers = state.members.iter();
+        let listers = listers.map(|(key, member)| (key.clone(), member.informer.lister()));
+        self.inner.listers.store(Arc::new(listers.collect()));
+    }
+
+    /// Removes a namespace and waits until every handler was told of the end of its objects.
+    /// Returns whether it was there. Cancel-safe: the removal goes on.
+    pub async fn remove(&self, namespace: &str) -> bool {
+        match self.leave(namespace) {
+            Some(Some(informer)) => {
+                informer.stopped().await;
+                true
+            }
+            Some(None) => true,
+            None => false,
+        }
+    }
+
+    /// Begins to remove a namespace: `None` if it is not there, else its informer if that runs.
+    fn leave(&self, namespace: &str) -> Option<Option<Informer<K>>> {
+        let key = Some(namespace.to_owned());
+        let mut state = self.inner.state.lock();
+        state.wanted.remove(&key)?;
+        let member = state.members.get(&key)?;
+        if member.started {
+            let informer = member.informer.clone();
+            informer.unfollow();
+            return Some(Some(informer));
+        }
+        state.members.remove(&key);
+        self.show(&state);
+        Some(None)
+    }
+
+    /// Lets labels choose the namespaces: those of `namespaces` that match `labels` are added,
+    /// those that cease to match or are deleted are removed. The choice ends, and the namespaces
+    /// stay, when the registration is shut down.
+    ///
+    /// `namespaces` may be an informer of whole `Namespace`s or of their metadata.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if that informer has stopped.
+    pub fn choose<N>(
+        &self,
+        namespaces: &Informer<N>,
+        labels: Selector,
+    ) -> Result<Registration, Error>
+    where
+        N: Resource + Send + Sync + 'static,
+    {
+        let set = self.clone();
+        namespaces.add_handler("namespaces by label", move |event: &Event<N>| {
+            let meta = event.object().meta();
+            let Some(name) = meta.name.as_deref() else {
+                return;
+            };
+            let none = BTreeMap::new();
+            let present = !matches!(event, Event::Deleted { .. });
+            if present && labels.matches(meta.labels.as_ref().unwrap_or(&none)) {
+                if let Err(error) = set.add(name) {
+                    tracing::error!(namespace = name, %error, "namespace not followed");
+                }
+            } else {
+                set.leave(name);
+            }
+        })
+    }
+
+    /// Names of the namespaces that shall be there.
+    pub fn names(&self) -> BTreeSet<String> {
+        let state = self.inner.state.lock();
+        state.wanted.keys().flatten().cloned().collect()
+    }
+
+    /// Adds a handler of the objects of all namespaces, present and to come.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the stop.
+    pub fn add_handler(
+        &self,
+        name: impl Into<String>,
+        handler: impl Handler<K>,
+        options: HandlerOptions,
+    ) -> Result<NamespaceRegistration, Error> {
+        let mut state = self.inner.state.lock();
+        let id = state.next_handler;
+        state.next_handler += 1;
+        let subscription = Subscription {
+            id,
+            name: name.into(),
+            handler: Arc::new(handler),
+            options,
+        };
+        for member in state.members.values_mut() {
+            // One that has just ended is about to leave.
+            if !member.informer.is_stopped() {
+                let registration = subscription.add_to(&member.informer)?;
+                member.registrations.insert(id, registration);
+            }
+        }
+        state.handlers.push(subscription);
+        Ok(NamespaceRegistration(id))
+    }
+
+    /// Removes a handler and waits until no call of it runs and none can begin. Returns whether
+    /// it was there.
+    ///
+    /// # Errors
+    /// [`Error::OwnCallback`] inside the handler itself, which is removed nevertheless.
+    pub async fn remove_handler(&self, handler: NamespaceRegistration) -> Result<bool, Error> {
+        let registrations: Vec<_> = {
+            let mut state = self.inner.state.lock();
+            let before = state.handlers.len();
+            state.handlers.retain(|known| known.id != handler.0);
+            if state.handlers.len() == before {
+                return Ok(false);
+            }
+            let members = state.members.values_mut();
+            members
+                .filter_map(|member| member.registrations.remove(&handler.0))
+                .collect()
+        };
+        let removals = registrations.iter().map(Registration::shutdown);
+        for outcome in futures::future::join_all(removals).await {
+            outcome?;
+        }
+        Ok(true)
+    }
+
+    /// Adds an index to the caches of all namespaces, present and to come.
+    ///
+    /// # Errors
+    /// [`Error::IndexExists`] if the name is taken.
+    pub fn add_index(
+        &self,
+        name: &str,
+        function: impl Fn(&K) -> Vec<String> + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        let function: IndexFunction<K> = Arc::new(function);
+        let mut state = self.inner.state.lock();
+        if state.indexes.iter().any(|(known, _)| known == name) {
+            return Err(Error::IndexExists {
+                name: name.to_owned(),
+            });
+        }
+        for member in state.members.values() {
+            let function = Arc::clone(&function);
+            member
+                .informer
+                .add_index(name, move |object| function(object))?;
+        }
+        state.indexes.push((name.to_owned(), function));
+        Ok(())
+    }
+
+    /// Read access to all caches.
+    pub fn lister(&self) -> NamespaceLister<K> {
+        NamespaceLister {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+
+    /// Lists, watches and delivers until `stop` is cancelled. Runs once; dropping the future ends
+    /// it without waiting for the handlers' tasks.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyRan`] for a second run; else the first with which an informer ended by
+    /// itself, which ends the set.
+    ///
+    /// # Panics
+    /// With the panic of an informer.
+    pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
+        if std::mem::replace(&mut self.inner.state.lock().ran, true) {
+            return Err(Error::AlreadyRan {
+                informer: "a set of namespaces".to_owned(),
+            });
+        }
+        let _stopped = StopOnDrop(self);
+        let child = stop.child_token();
+        let mut running = JoinSet::new();
+        let mut outcome = Ok(());
+        while outcome.is_ok() {
+            self.start_members(&mut running, &child);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = self.inner.changed.notified() => {}
+                Some(ended) = running.join_next() => {
+                    outcome = ended_member(ended).and_then(|key| self.ended(key));
+                }
+            }
+        }
+        child.cancel();
+        while let Some(ended) = running.join_next().await {
+            outcome = outcome.and(ended_member(ended).map(|_| ()));
+        }
+        outcome
+    }
+
+    fn start_members(
+        &self,
+        running: &mut JoinSet<(Option<String>, Result<(), Error>)>,
+        stop: &CancellationToken,
+    ) {
+        let mut state = self.inner.state.lock();
+        for (key, member) in &mut state.members {
+            if !std::mem::replace(&mut member.started, true) {
+                let (key, informer) = (key.clone(), member.informer.clone());
+                let stop = stop.clone();
+                running.spawn(async move { (key, informer.run(stop).await) });
+            }
+        }
+    }
+
+    /// An informer has left; one that is wanted again takes its place.
+    fn ended(&self, key: Option<String>) -> Result<(), Error> {
+        let mut state = self.inner.state.lock();
+        state.members.remove(&key);
+        self.show(&state);
+        match state.wanted.get(&key).cloned() {
+            Some(part) => self.join(&mut state, key, &part),
+            None => Ok(()),
+        }
+    }
+
+    /// What has not synced yet.
+    fn unsynced(&self) -> Option<Informer<K>> {
+        let state = self.inner.state.lock();
+        let mut members = state.members.values();
+        members
+            .find(|member| !member.informer.has_synced())
+            .map(|member| member.informer.clone())
+    }
+}
+
+fn ended_member(
+    ended: Result<(Option<String>, Result<(), Error>), tokio::task::JoinError>,
+) -> Result<Option<String>, Error> {
+    match ended {
+        Ok((key, outcome)) => outcome.map(|()| key),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => unreachable!("tasks are aborted only when their set is dropped"),
+        },
+    }
+}
+
+struct StopOnDrop<'a, K>(&'a Namespaces<K>);
+
+impl<K> Drop for StopOnDrop<'_, K> {
+    fn drop(&mut self) {
+        self.0.inner.state.lock().stopped = true;
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Subscription<K> {
+    fn add_to(&self, informer: &Informer<K>) -> Result<Registration, Error> {
+        let handler = SharedHandler(Arc::clone(&self.handler));
+        informer.add_handler_with(self.name.clone(), handler, self.options.clone())
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Synced for Namespaces<K> {
+    fn name(&self) -> String {
+        match self.unsynced() {
+            Some(informer) => informer.name().to_owned(),
+            None => "a set of namespaces".to_owned(),
+        }
+    }
+
+    fn has_synced(&self) -> bool {
+        self.unsynced().is_none()
+    }
+
+    /// Of the namespaces that are there at the time.
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        async {
+            while let Some(informer) = self.unsynced() {
+                tokio::select! {
+                    () = informer.synced() => {}
+                    // One that left is not waited for.
+                    () = informer.stopped() => tokio::task::yield_now().await,
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn blocked_by(&self) -> Option<(Cause, String)> {
+        self.unsynced()?.blocked_by()
+    }
+}
+
+/// Reads over the caches of a set of namespaces. Each cache is read in its newest state; two of
+/// them may stand at different versions.
+pub struct NamespaceLister<K> {
+    inner: Arc<Inner<K>>,
+}
+
+impl<K> Clone for NamespaceLister<K> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<K> fmt::Debug for NamespaceLister<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamespaceLister")
+            .field("parts", &self.inner.listers.load().keys())
+            .finish()
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> NamespaceLister<K> {
+    /// The cache that a namespace's objects are in.
+    fn of(&self, namespace: Option<&str>) -> Option<Lister<K>> {
+        let listers = self.inner.listers.load();
+        let named = listers.get(&namespace.map(str::to_owned));
+        named.or_else(|| listers.get(&None)).cloned()
+    }
+
+    /// The object of `key`.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.of(key.namespace())?.get(key)
+    }
+
+    /// The objects of one namespace.
+    pub fn namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        let lister = self.of(Some(namespace));
+        lister.map_or_else(Vec::new, |lister| lister.namespace(namespace))
+    }
+
+    /// All objects.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        let listers = self.inner.listers.load_full();
+        listers.values().flat_map(Lister::list).collect()
+    }
+
+    /// The objects whose labels match.
+    pub fn select(&self, labels: &Selector) -> Vec<Arc<K>> {
+        let listers = self.inner.listers.load_full();
+        let selected = listers.values().map(|lister| lister.select(None, labels));
+        selected.flatten().collect()
+    }
+
+    /// The objects for which the index gives `value`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Arc<K>>, Error> {
+        let listers = self.inner.listers.load_full();
+        let mut found = Vec::new();
+        for lister in listers.values() {
+            found.extend(lister.by_index(index, value)?);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    #[test]
+    fn i103_a_part_sets_the_scope_beside_the_selectors_that_are_there() {
+        let mut options = InformerOptions::<ConfigMap> {
+            namespace: Some("overwritten".to_owned()),
+            field_selector: Some("metadata.name!=x".to_owned()),
+            ..InformerOptions::default()
+        };
+        Part::Others(vec!["a".to_owned(), "b".to_owned()]).apply(&mut options);
+        assert_eq!(options.namespace, None);
+        assert_eq!(
+            options.field_selector.as_deref(),
+            Some("metadata.name!=x,metadata.namespace!=a,metadata.namespace!=b")
+        );
+        let mut options = InformerOptions::<ConfigMap>::default();
+        Part::Others(Vec::new()).apply(&mut options);
+        assert_eq!(options.field_selector, None);
+        Part::Namespace("a".to_owned()).apply(&mut options);
+        assert_eq!(options.namespace.as_deref(), Some("a"));
+    }
+}
