@@ -478,8 +478,10 @@ fn bootstrap(api: &Api) {
     let namespaces = api.registry.built_in("", "namespaces");
     let writer = Writer::server("");
     for name in NAMESPACES {
-        let namespace =
+        let mut namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let unknown = namespaces.normalise(&mut namespace);
+        debug_assert!(unknown.is_ok(), "the server makes sound namespaces");
         if let Err(error) = api.create_object(
             &namespaces,
             None,
@@ -487,8 +489,7 @@ fn bootstrap(api: &Api) {
             Ownership::Update(&writer),
             false,
             &mut Vec::new(),
-        )
-        {
+        ) {
             tracing::error!(%error, name, "cannot create a namespace of the start");
         }
     }

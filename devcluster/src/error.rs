@@ -193,6 +193,16 @@ impl ApiError {
         Self::conflict(resource, name, why)
     }
 
+    /// An apply that would change fields of others; the causes name them.
+    pub(crate) fn apply_conflict(message: impl Into<String>) -> Self {
+        Self::new(409, "Conflict", message)
+    }
+
+    /// Whether the name of a new object was taken.
+    pub(crate) fn is_already_exists(&self) -> bool {
+        self.0.reason == "AlreadyExists"
+    }
+
     pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }

@@ -131,8 +131,10 @@ impl Controller {
                 return;
             }
         }
-        if wanted != self.definitions.read(stored) {
-            let draft = self.definitions.draft(wanted);
+        let current = self.definitions.read(stored);
+        if wanted != current {
+            let owned = self.api.own_status(&self.definitions, &current, wanted);
+            let draft = self.definitions.draft(owned);
             let replaced =
                 self.definitions
                     .collection

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::any_change;
 use crate::{
     error::ApiResult,
-    handlers::{Api, DeleteOptions},
+    handlers::{Api, DeleteOptions, Ownership, Writer},
     registry::{Resource, metadata},
     store::{Key, Scope, StoredObject, Watcher},
 };
@@ -93,6 +93,7 @@ impl Controller {
             &self.accounts,
             Some(namespace),
             account,
+            Ownership::Update(&Writer::controller()),
             false,
             &mut Vec::new(),
         );

@@ -67,6 +67,54 @@ fn parse(call: &Call) -> ApiResult<Parsed> {
     }
 }
 
+/// A YAML document, and what it says of keys that stand twice in one map; the last one counts.
+pub(super) struct Document {
+    pub(super) value: Value,
+    pub(super) duplicates: Vec<String>,
+}
+
+/// Parses a YAML document (JSON is one) that may hold a key twice.
+pub(super) fn yaml_document(bytes: &[u8]) -> ApiResult<Document> {
+    let plain = serde_json::from_slice::<&serde_json::value::RawValue>(bytes)
+        .is_ok()
+        .then(|| types::parse_json(bytes).ok())
+        .flatten();
+    if let Some((value, duplicates)) = plain
+        && duplicates.is_empty()
+    {
+        return Ok(Document {
+            value,
+            duplicates: Vec::new(),
+        });
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| ApiError::bad_request(format!("the YAML body is not UTF-8: {error}")))?;
+    let options =
+        serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    let value: Value = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        ApiError::bad_request(format!("error converting YAML to JSON: {error}"))
+    })?;
+    if types::depth(&value) > types::MAX_DEPTH {
+        let limit = types::MAX_DEPTH;
+        return Err(ApiError::bad_request(format!(
+            "the body nests deeper than {limit} lists and objects"
+        )));
+    }
+    let strict = serde_saphyr::from_str::<Value>(text);
+    let duplicates = match strict
+        .as_ref()
+        .map_err(serde_saphyr::Error::without_snippet)
+    {
+        Err(serde_saphyr::Error::DuplicateMappingKey { key, location }) => vec![format!(
+            "line {}: key \"{}\" already set in map",
+            location.line(),
+            key.as_deref().unwrap_or_default()
+        )],
+        _ => Vec::new(),
+    };
+    Ok(Document { value, duplicates })
+}
+
 /// Parses a YAML document.
 pub(super) fn yaml(bytes: &[u8]) -> ApiResult<Value> {
     let text = std::str::from_utf8(bytes)

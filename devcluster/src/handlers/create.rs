@@ -4,8 +4,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Api, Call, body, options::WriteOptions, present::View};
+use super::{
+    Api, Call, body,
+    options::WriteOptions,
+    ownership::{Ownership, Writer, put_entries, take_entries, unborn},
+    present::View,
+    update::Part,
+};
 use crate::{
+    apply::Live,
     error::{ApiError, ApiResult, Named},
     http::response::ApiResponse,
     registry::{
@@ -35,10 +42,12 @@ impl Api {
         let object = body::decode(call, options)?;
         let namespace = call.namespace().map(str::to_owned);
         let resource = Arc::clone(&call.resource);
+        let writer = Writer::of(call, "");
         let created = self.create_object(
             &resource,
             namespace.as_deref(),
             object,
+            Ownership::Update(&writer),
             options.dry_run,
             &mut call.warnings,
         )?;
@@ -54,6 +63,7 @@ impl Api {
         resource: &Resource,
         namespace: Option<&str>,
         mut object: Value,
+        ownership: Ownership<'_>,
         dry_run: bool,
         warnings: &mut Vec<String>,
     ) -> ApiResult<Created> {
@@ -69,7 +79,15 @@ impl Api {
         if generated {
             set_name(&mut object, &metadata::generated_name(&prefix));
         }
+        let sent = take_entries(&mut object);
+        let live = Live {
+            object: &unborn(resource),
+            entries: None,
+            exists: false,
+        };
+        let entries = self.entries_after(resource, Part::Main, ownership, live, (&object, sent));
         self.prepare_new(resource, &mut object, warnings);
+        put_entries(&mut object, entries);
         let name = metadata_text(&object, "name").to_owned();
         self.admit_new(resource, namespace, &name)?;
         let mut errors = metadata::validate(resource, &object, Write::Create);

@@ -2,6 +2,7 @@
 //!
 //! Handlers are the same for every kind; what differs stands in the resource's row.
 
+mod apply;
 mod body;
 mod collection;
 mod create;
@@ -11,6 +12,7 @@ mod list;
 mod openapi;
 mod options;
 mod other;
+mod ownership;
 mod patch;
 mod present;
 mod review;
@@ -24,6 +26,7 @@ use std::{sync::Arc, time::Duration};
 
 pub(crate) use options::DeleteOptions;
 pub(crate) use other::is_public;
+pub(crate) use ownership::{Ownership, Writer};
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -31,6 +34,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    apply::FieldTracking,
     auth::{Authenticator, User},
     clock::Clock,
     counters::Recorder,
@@ -60,6 +64,8 @@ pub(crate) struct Api {
     stop: CancellationToken,
     /// Cancelled when it stops serving, if only for a while: watches end.
     serving: Mutex<CancellationToken>,
+    /// Which objects have owners of their fields.
+    pub(crate) tracking: FieldTracking,
     namespaces: Arc<Resource>,
     accounts: Arc<Resource>,
 }
@@ -125,6 +131,7 @@ impl Api {
             documents: discovery::DocumentCache::default(),
             serving: Mutex::new(stop.child_token()),
             stop,
+            tracking: FieldTracking::default(),
             namespaces,
             accounts,
         }

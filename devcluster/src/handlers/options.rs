@@ -23,12 +23,38 @@ pub(super) enum FieldValidation {
 pub(super) struct WriteOptions {
     pub(super) dry_run: bool,
     pub(super) field_validation: FieldValidation,
+    /// An apply takes what others own.
+    pub(super) force: bool,
 }
 
 impl WriteOptions {
     /// Reads and checks the options of a write; `kind` names them in errors.
     pub(super) fn parse(query: &Query, kind: &str) -> ApiResult<Self> {
         let mut errors = Vec::new();
+        if query.raw_is_set("force") {
+            errors.push(FieldError::forbidden(
+                "force",
+                "may not be specified for non-apply patch",
+            ));
+        }
+        Self::parse_rest(query, kind, errors)
+    }
+
+    /// Reads and checks the options of an apply, which must say whose it is.
+    pub(super) fn parse_apply(query: &Query) -> ApiResult<Self> {
+        let mut errors = Vec::new();
+        if query.text("fieldManager").is_none() {
+            errors.push(FieldError::required(
+                "fieldManager",
+                "is required for apply patch",
+            ));
+        }
+        let force = query.flag("force").unwrap_or(false);
+        let rest = Self::parse_rest(query, "PatchOptions", errors)?;
+        Ok(Self { force, ..rest })
+    }
+
+    fn parse_rest(query: &Query, kind: &str, mut errors: Vec<FieldError>) -> ApiResult<Self> {
         let dry_run = dry_run(query.all("dryRun"), &mut errors);
         let field_validation = match query.text("fieldValidation") {
             None | Some("Warn") => FieldValidation::Warn,
@@ -55,16 +81,11 @@ impl WriteOptions {
                 ));
             }
         }
-        if query.raw_is_set("force") {
-            errors.push(FieldError::forbidden(
-                "force",
-                "may not be specified for non-apply patch",
-            ));
-        }
         if errors.is_empty() {
             Ok(Self {
                 dry_run,
                 field_validation,
+                force: false,
             })
         } else {
             Err(ApiError::invalid("meta.k8s.io", kind, "", &errors))

@@ -7,10 +7,12 @@ use serde_json::Value;
 use super::{
     Api, Call, body,
     options::{FieldValidation, WriteOptions},
+    ownership::{Ownership, Writer},
     present::View,
-    update::{Change, Origin, Part},
+    update::{Change, Origin, Part, subresource_of},
 };
 use crate::{
+    apply::FieldTracking,
     error::{ApiError, ApiResult},
     http::response::ApiResponse,
     patch::{self, PatchError},
@@ -27,21 +29,34 @@ pub(super) enum PatchType {
     Json,
     Merge,
     Strategic,
+    Apply,
 }
 
 const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
 
 impl PatchType {
-    fn of(call: &Call) -> ApiResult<Self> {
+    /// The type of a patch; applies only where fields have owners.
+    pub(super) fn of(call: &Call, applies: bool) -> ApiResult<Self> {
         let custom = call.resource.is_custom();
         match body::media_type(call) {
             JSON => Ok(Self::Json),
             MERGE => Ok(Self::Merge),
             STRATEGIC if !custom => Ok(Self::Strategic),
-            _ if custom => Err(ApiError::unsupported_media_type(&[JSON, MERGE])),
-            _ => Err(ApiError::unsupported_media_type(&[JSON, MERGE, STRATEGIC])),
+            APPLY if applies => Ok(Self::Apply),
+            _ => {
+                let offered = [
+                    (JSON, true),
+                    (MERGE, true),
+                    (STRATEGIC, !custom),
+                    (APPLY, applies),
+                ];
+                let offered = offered.into_iter().filter(|(_, is)| *is);
+                let offered: Vec<&str> = offered.map(|(name, _)| name).collect();
+                Err(ApiError::unsupported_media_type(&offered))
+            }
         }
     }
 }
@@ -54,8 +69,9 @@ pub(super) struct Patch {
 }
 
 impl Patch {
+    /// Decodes a patch that is no apply.
     pub(super) fn decode(call: &Call) -> ApiResult<Self> {
-        let kind = PatchType::of(call)?;
+        let kind = PatchType::of(call, false)?;
         let value: Value = serde_json::from_slice(&call.body)
             .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
         if kind != PatchType::Json && !value.is_object() {
@@ -84,6 +100,9 @@ impl Patch {
                     return Err(ApiError::unsupported_media_type(&[JSON, MERGE]));
                 }
             },
+            PatchType::Apply => {
+                return Err(ApiError::unsupported_media_type(&[JSON, MERGE, STRATEGIC]));
+            }
         };
         let new = applied.map_err(|error| match error {
             PatchError::TooManyOperations(found) => {
@@ -110,18 +129,23 @@ impl Api {
         if call.path.name.is_none() {
             return Err(ApiError::method_not_allowed());
         }
-        let view = View::for_item(self, call)?;
         // A type that is not offered is told before its options are judged.
-        PatchType::of(call)?;
+        let applies = self.tracking != FieldTracking::Off;
+        if PatchType::of(call, applies)? == PatchType::Apply {
+            return self.apply(call, part);
+        }
+        let view = View::for_item(self, call)?;
         let options = WriteOptions::parse(&call.query, "PatchOptions")?;
         let patch = Patch::decode(call)?;
         let resource = Arc::clone(&call.resource);
         let key = call.key();
+        let writer = Writer::of(call, subresource_of(part));
         let mut change = Change {
             resource: &resource,
             key: &key,
             part,
             origin: Origin::Patch,
+            ownership: Ownership::Update(&writer),
             dry_run: options.dry_run,
         };
         let changed = self.change(&mut change, &mut call.warnings, |current, warnings| {

@@ -6,13 +6,15 @@ use http::header;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Api, Call, body,
+    Api, Call, apply, body,
     options::WriteOptions,
-    patch::Patch,
+    ownership::{Ownership, Writer, put_entries, take_entries},
+    patch::{Patch, PatchType},
     subresource::object_of,
     update::{Change, Origin, Part},
 };
 use crate::{
+    apply::{FieldTracking, Live, Replicas, SCALE_VERSION},
     error::{ApiError, ApiResult},
     http::{
         accept::{self, Offer},
@@ -43,37 +45,84 @@ impl Api {
                 call.name()
             )));
         }
-        self.write_scale(call, "UpdateOptions", |_| Ok(sent.clone()))
+        let options = WriteOptions::parse(&call.query, "UpdateOptions")?;
+        self.write_scale(call, options, |_| Ok(Wanted::of(sent.clone())))
     }
 
     pub(super) fn patch_scale(&self, call: &mut Call) -> ApiResult<ApiResponse> {
+        let applies = self.tracking != FieldTracking::Off;
+        if PatchType::of(call, applies)? == PatchType::Apply {
+            return self.apply_scale(call);
+        }
         let patch = Patch::decode(call)?;
         let resource = Arc::clone(&call.resource);
-        self.write_scale(call, "PatchOptions", |scale| patch.apply(&resource, scale))
+        let options = WriteOptions::parse(&call.query, "PatchOptions")?;
+        self.write_scale(call, options, |live| {
+            patch.apply(&resource, live.object).map(Wanted::of)
+        })
+    }
+
+    fn apply_scale(&self, call: &mut Call) -> ApiResult<ApiResponse> {
+        let options = WriteOptions::parse_apply(&call.query)?;
+        let config = apply::decode(call, options)?;
+        apply::check_type(SCALE_VERSION, "Scale", &config)?;
+        let writer = Writer::of(call, "scale");
+        self.with_scale_tracker(&writer, |tracker| tracker.check_config(&config))?;
+        if call.resource.is_custom() {
+            // The real server cannot do that either, and says so in these words.
+            return Err(ApiError::unknown(format!(
+                "failed to convert new object ({}/{}; {SCALE_VERSION}, Kind=Scale) to proper version: \
+                 request to convert CR to an invalid group/version: {SCALE_VERSION}",
+                metadata_text(&config, "namespace"),
+                metadata_text(&config, "name"),
+            )));
+        }
+        self.write_scale(call, options, |live| {
+            let applied = self.with_scale_tracker(&writer, |tracker| {
+                tracker.applied(live, &config, options.force)
+            })?;
+            Ok(Wanted {
+                scale: applied.object,
+                entries: Some(applied.entries),
+            })
+        })
     }
 
     fn write_scale(
         &self,
         call: &mut Call,
-        options: &str,
-        wanted: impl Fn(&Value) -> ApiResult<Value>,
+        options: WriteOptions,
+        wanted: impl Fn(Live<'_>) -> ApiResult<Wanted>,
     ) -> ApiResult<ApiResponse> {
         accept::negotiate(call.header(header::ACCEPT), Offer::Plain)?;
-        let options = WriteOptions::parse(&call.query, options)?;
         let resource = Arc::clone(&call.resource);
         let key = call.key();
+        let writer = Writer::of(call, "scale");
         let mut change = Change {
             resource: &resource,
             key: &key,
             part: Part::Main,
             origin: Origin::Patch,
+            ownership: Ownership::Proposed,
             dry_run: options.dry_run,
         };
         let changed = self.change(&mut change, &mut call.warnings, |current, _| {
             let paths = paths_of(&resource)?;
+            let at = Replicas::at(&paths.spec_replicas);
             // A missing count is made by the write.
             let scale = scale_of(&resource, current).unwrap_or_else(|_| json!({"spec": {}}));
-            let wanted = wanted(&scale)?;
+            let mut new = current.clone();
+            let entries = take_entries(&mut new);
+            let scale_entries = at.entries_of_scale(entries.as_ref());
+            let live = Live {
+                object: &scale,
+                entries: scale_entries.as_ref(),
+                exists: true,
+            };
+            let Wanted {
+                scale: wanted,
+                entries: applied,
+            } = wanted(live)?;
             let replicas = match &wanted["spec"]["replicas"] {
                 Value::Null => 0,
                 count => count.as_i64().ok_or_else(|| {
@@ -95,7 +144,21 @@ impl Api {
                     &[error],
                 ));
             }
-            let mut new = current.clone();
+            if entries.is_some() {
+                let scale_entries = applied.unwrap_or_else(|| {
+                    let changed = json!({"spec": {"replicas": replicas}});
+                    let before = json!({"spec": {"replicas": scale["spec"]["replicas"]}});
+                    let live = Live {
+                        object: &before,
+                        ..live
+                    };
+                    self.with_scale_tracker(&writer, |tracker| tracker.taken(live, &changed))
+                });
+                let version = resource.api_version();
+                let entries =
+                    at.entries_of_object(entries.as_ref(), scale_entries.as_ref(), &version);
+                put_entries(&mut new, entries);
+            }
             let revision = metadata_text(&wanted, "resourceVersion");
             new["metadata"]["resourceVersion"] = Value::from(revision);
             set_path(&mut new, &paths.spec_replicas, Value::from(replicas));
@@ -103,6 +166,21 @@ impl Api {
         })?;
         let object = object_of(&resource, changed);
         Ok(response::json(200, &scale_of(&resource, &object)?))
+    }
+}
+
+/// A Scale that is wanted, and its entries where an apply said whose it is.
+struct Wanted {
+    scale: Value,
+    entries: Option<Option<Value>>,
+}
+
+impl Wanted {
+    fn of(scale: Value) -> Self {
+        Self {
+            scale,
+            entries: None,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     Api, Call, body,
     delete::check_preconditions,
     options::{DeleteOptions, WriteOptions},
+    ownership::{Ownership, Writer},
     present::View,
     review::audiences_of,
     update::{Change, Changed, Origin, Part},
@@ -77,6 +78,7 @@ impl Api {
         let sent = body::decode(call, options)?;
         let finalizers = sent["spec"]["finalizers"].clone();
         let sent_revision = metadata_text(&sent, "resourceVersion").to_owned();
+        let writer = Writer::of(call, "finalize");
         let key = call.key();
         let resource = Arc::clone(&call.resource);
         let mut change = Change {
@@ -84,6 +86,7 @@ impl Api {
             key: &key,
             part: Part::Whole,
             origin: Origin::Put,
+            ownership: Ownership::Update(&writer),
             dry_run: options.dry_run,
         };
         let changed = self.change(&mut change, &mut call.warnings, |current, _| {
@@ -116,6 +119,7 @@ impl Api {
             key: &key,
             part: Part::Whole,
             origin: Origin::Patch,
+            ownership: Ownership::Kept,
             dry_run: options.dry_run,
         };
         let sent_uid = metadata_text(&binding, "uid").to_owned();
@@ -158,6 +162,7 @@ impl Api {
             key: &key,
             part: Part::Whole,
             origin: Origin::Patch,
+            ownership: Ownership::Kept,
             dry_run: delete.dry_run,
         };
         let changed = self.change(&mut change, &mut call.warnings, |current, _| {

@@ -8,9 +8,11 @@ use super::{
     Api, Call, body,
     create::{Created, set_namespace},
     options::WriteOptions,
+    ownership::{Ownership, Writer, put_entries, take_entries, unchanged},
     present::View,
 };
 use crate::{
+    apply::Live,
     error::{ApiError, ApiResult},
     http::response::ApiResponse,
     registry::{
@@ -48,6 +50,7 @@ pub(super) struct Change<'a> {
     pub(super) key: &'a Key,
     pub(super) part: Part,
     pub(super) origin: Origin,
+    pub(super) ownership: Ownership<'a>,
     pub(super) dry_run: bool,
 }
 
@@ -94,18 +97,20 @@ impl Api {
             )));
         }
         let resource = Arc::clone(&call.resource);
+        let writer = Writer::of(call, subresource_of(part));
         let key = call.key();
         if part == Part::Main
             && resource.traits.create_on_update
             && resource.collection.get(&key).is_none()
         {
-            return self.create_by_update(call, &view, object, options);
+            return self.create_by_update(call, &view, object, options, &writer);
         }
         let mut change = Change {
             resource: &resource,
             key: &key,
             part,
             origin: Origin::Put,
+            ownership: Ownership::Update(&writer),
             dry_run: options.dry_run,
         };
         if !resource.traits.unconditional_update
@@ -129,6 +134,7 @@ impl Api {
         view: &View,
         mut object: Value,
         options: WriteOptions,
+        writer: &Writer,
     ) -> ApiResult<ApiResponse> {
         let uid = metadata_text(&object, "uid");
         if !uid.is_empty() {
@@ -145,6 +151,7 @@ impl Api {
             &resource,
             namespace.as_deref(),
             object,
+            Ownership::Update(writer),
             options.dry_run,
             &mut call.warnings,
         )?;
@@ -171,6 +178,7 @@ impl Api {
             key,
             part,
             origin,
+            ownership,
             dry_run,
         } = *change;
         loop {
@@ -178,15 +186,25 @@ impl Api {
                 .collection
                 .get(key)
                 .ok_or_else(|| ApiError::not_found(resource.named(), key.name()))?;
-            let current = resource.read(&stored);
+            let mut current = resource.read(&stored);
             let mut new_warnings = Vec::new();
-            let proposed = propose(&current, &mut new_warnings)?;
+            let mut proposed = propose(&current, &mut new_warnings)?;
             check_identity(resource, key, &proposed, &current, origin)?;
-            let new = self.prepare(change, proposed, &current, &mut new_warnings)?;
+            let live_entries = take_entries(&mut current);
+            let sent = take_entries(&mut proposed);
+            let live = Live {
+                object: &current,
+                entries: live_entries.as_ref(),
+                exists: true,
+            };
+            let entries = self.entries_after(resource, part, ownership, live, (&proposed, sent));
+            let mut new = self.prepare(change, proposed, &current, &mut new_warnings)?;
             let errors = validate(resource, part, &new, &current);
             if !errors.is_empty() {
                 return Err(resource.invalid(key.name(), &errors));
             }
+            let same = unchanged((&new, entries.as_ref()), (&current, live_entries.as_ref()));
+            put_entries(&mut new, if same { live_entries } else { entries });
             let committed = if dry_run {
                 return Ok(finish_dry_run(warnings, new_warnings, new));
             } else if released(resource, &new) {
@@ -195,7 +213,7 @@ impl Api {
                     .collection
                     .remove(key, stored.revision, Some(draft))
                     .map(Changed::Removed)
-            } else if new == current {
+            } else if same {
                 Ok(Changed::Stored(stored))
             } else {
                 resource
@@ -231,6 +249,7 @@ impl Api {
             key,
             part,
             origin: Origin::Patch,
+            ownership: Ownership::Kept,
             dry_run: false,
         };
         let changed = self.change(&mut change, &mut Vec::new(), |current, _| Ok(edit(current)))?;
@@ -288,6 +307,14 @@ fn finish_dry_run(
 ) -> Changed {
     warnings.append(&mut new_warnings);
     Changed::Checked(new)
+}
+
+/// How entries of owners name a part.
+pub(super) fn subresource_of(part: Part) -> &'static str {
+    match part {
+        Part::Status => "status",
+        Part::Main | Part::Whole => "",
+    }
 }
 
 /// Whether an object that is being deleted has lost everything that kept it.

@@ -1,7 +1,7 @@
 //! Resources that CustomResourceDefinitions define.
 
 use std::{
-    collections::hash_map::DefaultHasher,
+    collections::{BTreeMap, hash_map::DefaultHasher},
     hash::{Hash as _, Hasher as _},
     sync::{Arc, OnceLock},
 };
@@ -14,6 +14,7 @@ use super::{
     resource::{Content, NameRule, Resource, ScalePaths, Traits},
 };
 use crate::{
+    apply,
     schema::{CompiledSchema, FieldError},
     store::Store,
 };
@@ -28,6 +29,8 @@ pub(crate) struct CustomVersion {
     pub(crate) schema: Arc<CompiledSchema>,
     /// The schema of the version that objects are stored in; defaults on read are its.
     pub(crate) storage_schema: Arc<CompiledSchema>,
+    /// How objects of all versions merge, by `apiVersion`.
+    pub(crate) types: Arc<BTreeMap<String, apply::Schema>>,
     /// The schema as written, for OpenAPI.
     pub(crate) schema_source: Value,
     /// `additionalPrinterColumns` of the version.
@@ -59,13 +62,17 @@ pub(crate) fn resources(
         .map(|version| text(version, "name"))
         .unwrap_or_default();
     let mut schemas: Vec<Arc<CompiledSchema>> = Vec::new();
+    let mut types = BTreeMap::new();
     for (index, version) in versions.iter().enumerate() {
         let source = version
             .pointer("/schema/openAPIV3Schema")
             .unwrap_or(&Value::Null);
         let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
         schemas.push(Arc::new(CompiledSchema::compile(source, &path)?));
+        let api_version = format!("{}/{}", text(spec, "group"), text(version, "name"));
+        types.insert(api_version, apply::Schema::custom(source));
     }
+    let types = Arc::new(types);
     let stored = versions
         .iter()
         .position(|version| version["storage"] == true);
@@ -77,16 +84,27 @@ pub(crate) fn resources(
         .zip(&schemas)
         .filter(|(version, _)| version["served"] == true)
         .map(|(version, schema)| {
-            let schemas = (Arc::clone(schema), Arc::clone(storage_schema));
+            let schemas = Schemas {
+                own: Arc::clone(schema),
+                storage: Arc::clone(storage_schema),
+                types: Arc::clone(&types),
+            };
             Arc::new(resource(definition, version, schemas, storage_name, store))
         })
         .collect())
 }
 
+/// The schemas of a version, and of those that it shares its objects with.
+struct Schemas {
+    own: Arc<CompiledSchema>,
+    storage: Arc<CompiledSchema>,
+    types: Arc<BTreeMap<String, apply::Schema>>,
+}
+
 fn resource(
     definition: &Value,
     version: &Value,
-    (schema, storage_schema): (Arc<CompiledSchema>, Arc<CompiledSchema>),
+    schemas: Schemas,
     storage_version: &str,
     store: &Store,
 ) -> Resource {
@@ -156,8 +174,9 @@ fn resource(
                 .unwrap_or_default()
                 .to_owned(),
             terminating: !definition["metadata"]["deletionTimestamp"].is_null(),
-            schema,
-            storage_schema,
+            schema: schemas.own,
+            storage_schema: schemas.storage,
+            types: schemas.types,
             schema_source,
             columns: version
                 .get("additionalPrinterColumns")

@@ -43,7 +43,6 @@ pub(crate) fn prepare_create(resource: &Resource, object: &mut Value, stamp: &st
         "selfLink",
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
-        "managedFields",
         "resourceVersion",
     ] {
         metadata.remove(key);
@@ -64,7 +63,6 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value) {
     let kept = old.get("metadata").and_then(Value::as_object);
     let metadata = metadata_mut(object);
     metadata.remove("selfLink");
-    metadata.remove("managedFields");
     for key in [
         "deletionTimestamp",
         "deletionGracePeriodSeconds",

@@ -6,6 +6,7 @@ pub(crate) mod metadata;
 pub(crate) mod names;
 pub(crate) mod resource;
 mod table;
+mod versions;
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 

@@ -189,6 +189,16 @@ impl Resource {
     /// # Errors
     /// 400 when a built-in field has the wrong JSON type.
     pub(crate) fn normalise(&self, object: &mut Value) -> Result<Vec<String>, ApiError> {
+        // Who owns what is judged apart; `[]` there says something, which decoding would lose.
+        let entries = taken_entries(object);
+        let unknown = self.normalise_fields(object);
+        if let Some(entries) = entries {
+            metadata_mut(object).insert("managedFields".to_owned(), entries);
+        }
+        unknown
+    }
+
+    fn normalise_fields(&self, object: &mut Value) -> Result<Vec<String>, ApiError> {
         let unreadable = |error: &dyn std::fmt::Display| {
             ApiError::bad_request(format!(
                 "{} in version \"{}\" cannot be handled as a {}: {error}",
@@ -311,6 +321,21 @@ pub(crate) fn metadata_mut(value: &mut Value) -> &mut Map<String, Value> {
     metadata
         .as_object_mut()
         .expect("it was just made an object")
+}
+
+/// Takes `metadata.managedFields` out, if it is what it should be: a list of objects.
+fn taken_entries(object: &mut Value) -> Option<Value> {
+    let metadata = object.get_mut("metadata")?.as_object_mut()?;
+    let sound = metadata
+        .get("managedFields")?
+        .as_array()?
+        .iter()
+        .all(Value::is_object);
+    if sound {
+        metadata.remove("managedFields")
+    } else {
+        None
+    }
 }
 
 /// A text of the object's `metadata`; "" when missing.

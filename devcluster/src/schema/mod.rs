@@ -10,7 +10,7 @@ mod defaults;
 mod embedded;
 mod field_error;
 mod formats;
-mod gofmt;
+pub(crate) mod gofmt;
 mod lists;
 pub(crate) mod names;
 pub(crate) mod path;

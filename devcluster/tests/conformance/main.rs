@@ -2,11 +2,11 @@
 //!
 //! Each test is named after the case of the specification that it covers. The target is an embedded cluster, or
 //! any server that the kubeconfig in `DEVCLUSTER_CONFORMANCE_KUBECONFIG` names: what holds for a real
-//! kube-apiserver must hold for the embedded one. Differences that are allowed stand in [`difference`].
+//! kube-apiserver must hold for the embedded one.
 
+mod applies;
 mod definitions;
 mod deletion;
-mod difference;
 mod discovery;
 mod kinds;
 mod lists;

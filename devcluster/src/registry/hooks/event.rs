@@ -93,7 +93,8 @@ fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
     }
 }
 
-fn to_storage(value: &mut Value) {
+/// An `events.k8s.io/v1` event as a `v1` one.
+pub(crate) fn to_storage(value: &mut Value) {
     if let Some(object) = value.as_object_mut() {
         for (new, core) in RENAMED {
             rename(object, new, core);
@@ -103,7 +104,8 @@ fn to_storage(value: &mut Value) {
     set_type(value, "v1", "Event");
 }
 
-fn from_storage(value: &mut Value) {
+/// A `v1` event as an `events.k8s.io/v1` one.
+pub(crate) fn from_storage(value: &mut Value) {
     if let Some(object) = value.as_object_mut() {
         for (new, core) in RENAMED {
             rename(object, core, new);

@@ -16,7 +16,9 @@ use crate::schema::FieldError;
 
 pub(super) use config::{CONFIG_MAP, SECRET};
 pub(super) use definition::DEFINITION;
-pub(super) use event::{CORE_EVENT, EVENT};
+pub(super) use event::{
+    CORE_EVENT, EVENT, from_storage as events_from_core, to_storage as events_to_core,
+};
 pub(super) use namespace::NAMESPACE;
 pub(super) use node::NODE;
 pub(super) use pod::POD;

@@ -8,6 +8,7 @@ use crate::schema::{FieldError, names};
 pub(crate) const POD: Hooks = Hooks {
     default: |object| {
         default_spec(object);
+        set_default(object_mut(object, "spec"), "enableServiceLinks", true);
         keep_addresses_in_step(object);
     },
     prepare_create: |object| {
@@ -161,7 +162,6 @@ fn has_fixed_tag(image: &str) -> bool {
 /// What the default admission plug-ins set on a new pod.
 fn admit(pod: &mut Value) {
     let spec = object_mut(pod, "spec");
-    set_default(spec, "enableServiceLinks", true);
     set_default(spec, "preemptionPolicy", "PreemptLowerPriority");
     set_default(spec, "priority", 0);
     let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
