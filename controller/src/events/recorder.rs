@@ -386,9 +386,9 @@ impl fmt::Display for ObjectName<'_> {
 
 /// The controller's name with the host's, in the length the server takes.
 fn default_instance(controller: &str) -> String {
-    // A pod's host name is its name; outside of pods the variable is seldom set.
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| uuid::Uuid::new_v4().to_string());
-    let mut instance = format!("{controller}-{host}");
+    // A pod's host name is its name.
+    let host = rustix::system::uname();
+    let mut instance = format!("{controller}-{}", host.nodename().to_string_lossy());
     instance.truncate(instance.floor_char_boundary(128));
     instance
 }

@@ -61,6 +61,8 @@ impl Scenes {
         Box::pin(self.c73_nothing_is_written_when_nothing_differs()).await;
         Box::pin(self.c73_status_and_the_rest_are_patched_apart()).await;
         Box::pin(self.c74_a_locked_patch_is_refused_after_another_write()).await;
+        Box::pin(self.c74_an_applied_object_is_shared_by_its_managers()).await;
+        Box::pin(self.c74_a_status_is_applied_apart()).await;
     }
 
     fn configs(&self) -> Api<ConfigMap> {
@@ -403,9 +405,6 @@ mod real {
         let Some((_cluster, client)) = servers::real().await else {
             return;
         };
-        let scenes = Scenes(client);
-        Box::pin(scenes.play()).await;
-        Box::pin(scenes.c74_an_applied_object_is_shared_by_its_managers()).await;
-        Box::pin(scenes.c74_a_status_is_applied_apart()).await;
+        Box::pin(Scenes(client).play()).await;
     }
 }

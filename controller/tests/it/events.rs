@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use controller::events::{
     EventForm, EventMetrics, EventRecorder, EventSink, EventWriter, Notice, RecorderOptions,
-    recorder, recorder_to,
+    all_metrics, recorder, recorder_to,
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Event as CoreEvent, Node};
@@ -469,6 +469,24 @@ async fn c66_counts_are_exact_under_many_recorders_at_once() {
     let metrics = desk.close().await;
     assert_eq!(metrics.observed, 20_000);
     assert_eq!(script.counts().last().map(String::as_str), Some("p 20000"));
+}
+
+#[test]
+fn c60_a_recorder_is_among_the_metrics_of_the_process_until_it_is_gone() {
+    let observed = || {
+        let all = all_metrics();
+        let ours = all.iter().find(|one| one.controller == "example.dev/gone");
+        ours.map(|metrics| metrics.observed)
+    };
+    assert_eq!(observed(), None);
+    let options = RecorderOptions::new("example.dev/gone");
+    let (events, writer) = recorder_to(Script::new(), options).unwrap();
+    events.record(&config("a", 1), notice());
+    assert_eq!(observed(), Some(1));
+    drop(events);
+    assert_eq!(observed(), Some(1), "the writer still has it");
+    drop(writer);
+    assert_eq!(observed(), None);
 }
 
 #[test]

@@ -3,6 +3,18 @@
 #[cfg(test)]
 mod applied;
 #[cfg(test)]
+mod contender;
+#[cfg(test)]
+mod leading;
+#[cfg(test)]
+mod leases;
+#[cfg(test)]
+mod feeds;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod journal;
+#[cfg(test)]
 mod events;
 #[cfg(test)]
 mod manager;
@@ -11,11 +23,21 @@ mod mirror;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod real;
+#[cfg(test)]
 mod results;
+#[cfg(test)]
+mod serving;
+#[cfg(test)]
+mod shutdown;
 #[cfg(test)]
 mod servers;
 #[cfg(test)]
+mod sharding;
+#[cfg(test)]
 mod signals;
+#[cfg(test)]
+mod site;
 #[cfg(test)]
 mod sources;
 #[cfg(test)]
