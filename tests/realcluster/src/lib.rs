@@ -6,7 +6,8 @@
 //! continuous-integration run cannot skip them silently.
 //!
 //! Guarantees: every cluster has ports, data and certificates of its own on loopback; dropping the handle ends
-//! all of its processes and removes its folder.
+//! all of its processes and removes its folder. A handle that is never dropped, as in a static, ends with its
+//! process.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -133,7 +134,9 @@ impl RealCluster {
         })?;
         let dir = tempfile::Builder::new().prefix("realcluster-").tempdir()?;
         let mut command = Command::new(path);
-        command.arg("up").arg("--dir").arg(dir.path());
+        command
+            .args(["up", "--remove-dir", "--dir"])
+            .arg(dir.path());
         if !options.controllers.is_empty() {
             command
                 .arg("--controllers")
@@ -206,6 +209,24 @@ impl RealCluster {
     /// As [`RealCluster::kill`].
     pub async fn restart(&mut self, component: &str) -> Result<(), Error> {
         self.command(format!("start {component}")).await
+    }
+
+    /// Makes etcd forget all revisions but the newest. An API server that runs goes on answering older ones from
+    /// its watch cache, which [`RealCluster::kill`] and [`RealCluster::restart`] empty.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if etcd does not answer, [`Error::Io`] if the program is gone.
+    pub async fn compact(&mut self) -> Result<(), Error> {
+        self.command("compact".to_owned()).await
+    }
+
+    /// Kills etcd and kube-apiserver and removes etcd's data. Started again (etcd first), the cluster is empty and
+    /// its revisions are low; address, certificates and token stay.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the data cannot be removed, [`Error::Io`] if the program is gone.
+    pub async fn erase(&mut self) -> Result<(), Error> {
+        self.command("erase".to_owned()).await
     }
 
     async fn command(&mut self, command: String) -> Result<(), Error> {
