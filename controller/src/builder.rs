@@ -12,9 +12,12 @@ use workqueue::order::Priority;
 use workqueue::{OnAdd, PriorityQueue, QueueOptions};
 
 use crate::error::Error;
+use crate::feed::Feed;
 use crate::intake::Intake;
+use crate::journal::Journal;
 use crate::metrics::Recorder;
 use crate::reconcile::Reconciler;
+use crate::sharding::Sharding;
 use crate::source::{Source, StartSource};
 use crate::worker::Workshop;
 use crate::{Controller, ControllerOptions, Queue};
@@ -31,6 +34,8 @@ pub struct ControllerBuilder<R, P = NoObject> {
     name: String,
     reconciler: R,
     sources: Vec<Box<dyn StartSource>>,
+    feeds: Vec<Feed>,
+    sharding: Option<Sharding>,
     options: ControllerOptions,
     object: PhantomData<fn() -> P>,
 }
@@ -38,9 +43,11 @@ pub struct ControllerBuilder<R, P = NoObject> {
 impl<R, P> fmt::Debug for ControllerBuilder<R, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sources: Vec<_> = self.sources.iter().map(|source| source.name()).collect();
+        let feeds: Vec<_> = self.feeds.iter().map(|feed| &feed.name).collect();
         f.debug_struct("ControllerBuilder")
             .field("name", &self.name)
             .field("sources", &sources)
+            .field("feeds", &feeds)
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
@@ -53,6 +60,8 @@ impl<R: Reconciler> ControllerBuilder<R> {
             name,
             reconciler,
             sources: Vec::new(),
+            feeds: Vec::new(),
+            sharding: None,
             options,
             object: PhantomData,
         }
@@ -68,6 +77,8 @@ impl<R: Reconciler> ControllerBuilder<R> {
             name: built.name,
             reconciler: built.reconciler,
             sources: built.sources,
+            feeds: built.feeds,
+            sharding: built.sharding,
             options: built.options,
             object: PhantomData,
         }
@@ -109,6 +120,19 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
         self
     }
 
+    /// Adds triggers that come from elsewhere than an informer.
+    pub fn feed(mut self, feed: Feed) -> Self {
+        self.feeds.push(feed);
+        self
+    }
+
+    /// Shares the keys with other processes: this one reconciles those that it owns. Whenever it
+    /// may run keys that it gains, all objects of the main kind are looked at again.
+    pub fn sharded(mut self, sharding: Sharding) -> Self {
+        self.sharding = Some(sharding);
+        self
+    }
+
     /// Replaces the options, which are the default ones until then.
     pub fn options(mut self, options: ControllerOptions) -> Self {
         self.options = options;
@@ -123,7 +147,7 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
     pub fn build(self) -> Result<Controller, Error> {
         let options = self.options.validated()?;
         let name = Name::reserve(self.name, options.unique_name)?;
-        if self.sources.is_empty() {
+        if self.sources.is_empty() && self.feeds.is_empty() {
             return Err(Error::NoSource { name: name.boxed() });
         }
         let limiter = limiter(&options);
@@ -134,12 +158,22 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
             queue: queue.clone(),
             limiter,
             recorder: Arc::new(Recorder::new(Arc::clone(&name.text), options.workers)),
+            journal: Journal::new(options.workers, options.history_keys),
+            gate: self
+                .sharding
+                .as_ref()
+                .map(|sharding| Arc::clone(sharding.gate())),
             options,
         };
+        let intake = Intake::new(name, queue);
+        for feed in self.feeds {
+            intake.feed(feed)?;
+        }
         Ok(Controller::new(
-            Intake::new(name, queue),
+            intake,
             self.sources,
             workshop,
+            self.sharding,
         ))
     }
 }

@@ -14,11 +14,15 @@ use workqueue::metrics::QueueSnapshot;
 use workqueue::{AddOptions, Origin};
 
 use crate::builder::ControllerBuilder;
+use crate::enqueue::LOW_PRIORITY;
 use crate::error::Error;
+use crate::feed::Feed;
 use crate::intake::Intake;
+use crate::journal::{Journal, KeyHistory, StuckRun};
 use crate::metrics::{ControllerMetrics, Recorder};
 use crate::reconcile::Reconciler;
-use crate::source::{Source, StartSource};
+use crate::sharding::{self, Sharding};
+use crate::source::{AllKeys, Source, StartSource};
 use crate::worker::Workshop;
 
 /// A reconciler with its sources, a queue and workers; built by [`Controller::builder`].
@@ -26,6 +30,7 @@ pub struct Controller {
     intake: Arc<Intake>,
     sources: Vec<Box<dyn StartSource>>,
     workshop: Workshop,
+    sharding: Option<Sharding>,
     synced: Arc<AtomicBool>,
 }
 
@@ -66,11 +71,13 @@ impl Controller {
         intake: Arc<Intake>,
         sources: Vec<Box<dyn StartSource>>,
         workshop: Workshop,
+        sharding: Option<Sharding>,
     ) -> Self {
         Self {
             intake,
             sources,
             workshop,
+            sharding,
             synced: Arc::default(),
         }
     }
@@ -88,6 +95,8 @@ impl Controller {
         ControllerHandle {
             intake: Arc::clone(&self.intake),
             recorder: Arc::clone(&self.workshop.recorder),
+            journal: Arc::clone(&self.workshop.journal),
+            stuck_after: self.workshop.options.stuck_after,
             synced: Arc::clone(&self.synced),
         }
     }
@@ -106,46 +115,129 @@ impl Controller {
     ///
     /// # Errors
     /// [`Error::SyncTimeout`] names each handler without its initial list, and why. A stop while
-    /// waiting is no error. [`Error::Source`] if an informer refuses a handler, [`Error::Worker`].
+    /// waiting is no error. [`Error::Source`] if an informer refuses a handler, [`Error::Feed`],
+    /// [`Error::Worker`].
     ///
     /// [`Context::is_cancelled`]: crate::Context::is_cancelled
     /// [`Manager`]: crate::Manager
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
+        let elected = CancellationToken::new();
+        elected.cancel();
+        self.run_once_elected(stop, elected).await
+    }
+
+    /// Whether the sources start and sync before this process leads.
+    pub(crate) fn warms_up(&self) -> bool {
+        self.workshop.options.warm_up
+    }
+
+    /// As [`run`](Self::run), but reconciles nothing before `elected`; the queue fills meanwhile.
+    pub(crate) async fn run_once_elected(
+        self,
+        stop: CancellationToken,
+        elected: CancellationToken,
+    ) -> Result<(), Error> {
         let Self {
             intake,
             sources,
             workshop,
+            sharding,
             synced,
         } = self;
         let _close = CloseOnDrop(&intake);
+        // What goes wrong in a feed stops the workers in order, as a stop does.
+        let stop = stop.child_token();
         let mut handlers = Vec::with_capacity(sources.len());
+        let mut keys = AllKeysOf::new(&intake);
         for source in sources {
+            keys.listers.extend(source.all_keys());
             handlers.push(intake.open(source)?);
         }
-        let timeout = workshop.options.sync_timeout;
-        let handlers: Vec<_> = handlers.iter().map(|one| one as &dyn Synced).collect();
-        let name = &*intake.name.text;
-        match wait_until_synced(&handlers, timeout, &stop).await {
-            Wait::Synced => synced.store(true, Ordering::Release),
-            Wait::Stopped => return Ok(()),
-            Wait::TimedOut(unsynced) => {
-                let (name, unsynced) = (intake.name.boxed(), unsynced.into());
-                return Err(Error::SyncTimeout {
-                    name,
-                    timeout,
-                    unsynced,
-                });
+        // A member leaves the ring after its last run.
+        let worked = CancellationToken::new();
+        let workers = async {
+            let result =
+                sync_and_work(&intake, &handlers, workshop, &synced, &stop, &elected).await;
+            stop.cancel();
+            worked.cancel();
+            result
+        };
+        let ring = async {
+            if let Some(sharding) = sharding {
+                sharding::keep(sharding, &keys, &worked).await;
             }
-        }
-        info!(
-            controller = name,
-            workers = workshop.options.workers,
-            "workers start"
-        );
-        let result = work(Arc::new(workshop), &stop).await;
-        debug!(controller = name, "workers ended");
-        result
+        };
+        let (result, fed, ()) = tokio::join!(workers, intake.run_feeds(&stop), ring);
+        result.and(fed)
     }
+}
+
+/// The keys of the main objects, for a member of a ring that may run more than before.
+struct AllKeysOf<'a> {
+    intake: &'a Intake,
+    listers: Vec<AllKeys>,
+}
+
+impl<'a> AllKeysOf<'a> {
+    fn new(intake: &'a Intake) -> Self {
+        let listers = Vec::new();
+        Self { intake, listers }
+    }
+}
+
+impl sharding::Keys for AllKeysOf<'_> {
+    fn resume(&self, parked: Vec<ObjectKey>) {
+        for key in parked {
+            self.intake.queue.add(key);
+        }
+        let priority = Some(LOW_PRIORITY);
+        for key in self.listers.iter().flat_map(|all| all()) {
+            let options = AddOptions {
+                priority,
+                ..AddOptions::default()
+            };
+            self.intake.queue.add_with(key, options);
+        }
+    }
+}
+
+/// Waits for the initial lists and for the leadership, then runs the workers until `stop`.
+async fn sync_and_work(
+    intake: &Intake,
+    handlers: &[Registration],
+    workshop: Workshop,
+    synced: &AtomicBool,
+    stop: &CancellationToken,
+    elected: &CancellationToken,
+) -> Result<(), Error> {
+    let timeout = workshop.options.sync_timeout;
+    let handlers: Vec<_> = handlers.iter().map(|one| one as &dyn Synced).collect();
+    match wait_until_synced(&handlers, timeout, stop).await {
+        Wait::Synced => synced.store(true, Ordering::Release),
+        Wait::Stopped => return Ok(()),
+        Wait::TimedOut(unsynced) => {
+            let (name, unsynced) = (intake.name.boxed(), unsynced.into());
+            return Err(Error::SyncTimeout {
+                name,
+                timeout,
+                unsynced,
+            });
+        }
+    }
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(()),
+        () = elected.cancelled() => {}
+    }
+    let name = &*intake.name.text;
+    info!(
+        controller = name,
+        workers = workshop.options.workers,
+        "workers start"
+    );
+    let result = work(Arc::new(workshop), stop).await;
+    debug!(controller = name, "workers ended");
+    result
 }
 
 /// Closes the intake whichever way a run ends.
@@ -160,11 +252,11 @@ impl Drop for CloseOnDrop<'_> {
 /// Runs the workers until all have ended after `stop`, or one has died.
 async fn work(workshop: Arc<Workshop>, stop: &CancellationToken) -> Result<(), Error> {
     let mut workers = JoinSet::new();
-    for _ in 0..workshop.options.workers {
+    for worker in 0..workshop.options.workers {
         let workshop = Arc::clone(&workshop);
         // A child token of its own: workers don't meet at the lock of one token.
         let stop = stop.child_token();
-        workers.spawn(async move { workshop.work(stop).await });
+        workers.spawn(async move { workshop.work(worker, stop).await });
     }
     while let Some(ended) = workers.join_next().await {
         let reason = match ended {
@@ -217,6 +309,8 @@ pub(crate) async fn wait_until_synced(
 pub struct ControllerHandle {
     intake: Arc<Intake>,
     recorder: Arc<Recorder>,
+    journal: Arc<Journal>,
+    stuck_after: Option<Duration>,
     synced: Arc<AtomicBool>,
 }
 
@@ -258,6 +352,63 @@ impl ControllerHandle {
     #[must_use]
     pub fn queue(&self) -> QueueSnapshot {
         self.intake.queue.metrics()
+    }
+
+    /// Keys under way with the time their reconciles have taken so far, the longest first.
+    #[must_use]
+    pub fn running(&self) -> Vec<(ObjectKey, Duration)> {
+        self.journal.running()
+    }
+
+    /// The last runs of `key` and when it comes again by itself; `None` if it never ran, or so long
+    /// ago that [`history_keys`](crate::ControllerOptions::history_keys) others have run since.
+    #[must_use]
+    pub fn history(&self, key: &ObjectKey) -> Option<KeyHistory> {
+        self.journal.of(key)
+    }
+
+    /// All histories that are kept, the key that ran last first. Copies them: for eyes, not for
+    /// every second.
+    #[must_use]
+    pub fn histories(&self) -> Vec<KeyHistory> {
+        self.journal.all()
+    }
+
+    /// Checks that no reconcile runs for longer than
+    /// [`stuck_after`](crate::ControllerOptions::stuck_after), as a liveness probe does.
+    ///
+    /// ```
+    /// # use controller::ControllerHandle;
+    /// # use controller::server::Health;
+    /// # fn example(handle: ControllerHandle) -> Health {
+    /// Health::new().check("config", move || handle.check_alive().map_err(Into::into))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`StuckRun`] names the key that has run longest.
+    pub fn check_alive(&self) -> Result<(), StuckRun> {
+        let Some(limit) = self.stuck_after else {
+            return Ok(());
+        };
+        let oldest = self.journal.running().into_iter().next();
+        match oldest.filter(|(_, age)| *age > limit) {
+            None => Ok(()),
+            Some((key, age)) => Err(StuckRun {
+                controller: self.intake.name.boxed(),
+                key,
+                age,
+                limit,
+            }),
+        }
+    }
+
+    /// Adds a feed to a controller that may run already.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the end.
+    pub fn add_feed(&self, feed: Feed) -> Result<(), Error> {
+        self.intake.feed(feed)
     }
 
     /// Adds a source to a controller that may run already; returns its registration, by which the

@@ -32,14 +32,18 @@ pub(crate) fn mapped_keys<K>(
     event: &Event<K>,
     map: impl Fn(&K) -> Vec<ObjectKey>,
 ) -> Vec<ObjectKey> {
-    let mut keys = match event {
+    each_once(match event {
         Event::Added { object, .. } | Event::Deleted { object, .. } => map(object),
         Event::Updated { old, new } => {
             let mut keys = map(new);
             keys.extend(map(old));
             keys
         }
-    };
+    })
+}
+
+/// The keys without repetitions, in the order of their first places.
+pub(crate) fn each_once(mut keys: Vec<ObjectKey>) -> Vec<ObjectKey> {
     if keys.len() > 1 {
         let mut seen = HashSet::with_capacity(keys.len());
         keys.retain(|key| seen.insert(key.clone()));

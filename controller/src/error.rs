@@ -7,6 +7,8 @@ use std::time::Duration;
 use informer::Unsynced;
 use kube_core::Status;
 
+use crate::reconcile::BoxError;
+
 /// Why a controller can't be built, or ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -37,7 +39,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// A controller without a source would never reconcile anything.
-    #[error("controller {name:?} has no source: add one with for_object, owns or watches")]
+    #[error("controller {name:?} has no source: add one with for_object, owns, watches or feed")]
     NoSource {
         /// Name of the controller.
         name: Box<str>,
@@ -71,6 +73,17 @@ pub enum Error {
         timeout: Duration,
         /// The handlers that are missing, each with what holds it up.
         unsynced: Box<[Unsynced]>,
+    },
+    /// A feed failed or panicked.
+    #[error("feed {feed:?} of controller {name:?} failed")]
+    Feed {
+        /// Name of the controller.
+        name: Box<str>,
+        /// Name of the feed.
+        feed: Box<str>,
+        /// What it reported.
+        #[source]
+        source: BoxError,
     },
     /// The controller has ended, so a further source would lead to nothing.
     #[error("controller {name:?} has stopped")]

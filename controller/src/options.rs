@@ -29,6 +29,23 @@ pub struct ControllerOptions {
     /// after a log line (false). Default true. Without unwinding (`panic = "abort"`) a panic always
     /// ends the process.
     pub recover_panic: bool,
+    /// How long a reconcile may run before [`ControllerHandle::check_alive`] reports it, for a
+    /// liveness probe. It is not cancelled by this. None: never reported. Default none.
+    ///
+    /// [`ControllerHandle::check_alive`]: crate::ControllerHandle::check_alive
+    pub stuck_after: Option<Duration>,
+    /// Number of keys whose last runs are kept for [`ControllerHandle::history`]; those that ran
+    /// longest ago go first. A key takes up to some 800 bytes, and the text of errors. 0: none.
+    /// Default 1024.
+    ///
+    /// [`ControllerHandle::history`]: crate::ControllerHandle::history
+    pub history_keys: usize,
+    /// Whether the sources start and sync before this process leads (in a [`Manager`] with an
+    /// election), so that a new leader begins with a full queue. Nothing is reconciled before.
+    /// Default false.
+    ///
+    /// [`Manager`]: crate::Manager
+    pub warm_up: bool,
     /// Whether a second controller of the same name in this process is an error. Its metrics
     /// would mix with the first one's. Default true.
     pub unique_name: bool,
@@ -44,6 +61,9 @@ impl Default for ControllerOptions {
             sync_timeout: Duration::from_secs(120),
             reconcile_timeout: None,
             recover_panic: true,
+            stuck_after: None,
+            history_keys: 1024,
+            warm_up: false,
             unique_name: true,
         }
     }

@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use informer::ObjectKey;
@@ -79,14 +80,15 @@ impl<R: Reconciler> ErasedReconciler for R {
 ///
 /// [`Context::default`] is a first attempt that is never cancelled, for calling a reconciler from
 /// a unit test.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Context {
     pub(crate) id: Uuid,
     pub(crate) attempt: u32,
     pub(crate) priority: i32,
     pub(crate) stop: CancellationToken,
-    /// Child of `stop` that the deadline cancels as well, and whoever was given it.
-    pub(crate) cancel: CancellationToken,
+    /// Child of `stop` that the deadline cancels as well, and whoever was given it. Made when it
+    /// is asked for: most runs end before anybody does.
+    cancel: OnceLock<CancellationToken>,
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -94,6 +96,20 @@ impl Default for Context {
     fn default() -> Self {
         let stop = CancellationToken::new();
         Self::new(1, 0, stop, None)
+    }
+}
+
+impl Clone for Context {
+    /// The same run: a clone's token is the same one.
+    fn clone(&self) -> Self {
+        Self {
+            id: self.id,
+            attempt: self.attempt,
+            priority: self.priority,
+            stop: self.stop.clone(),
+            cancel: self.token().clone().into(),
+            deadline: self.deadline,
+        }
     }
 }
 
@@ -105,7 +121,6 @@ impl Context {
         stop: CancellationToken,
         deadline: Option<Instant>,
     ) -> Self {
-        let cancel = stop.child_token();
         // From the thread's generator: one system call for each reconcile would be felt.
         let id = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
         Self {
@@ -113,7 +128,7 @@ impl Context {
             attempt,
             priority,
             stop,
-            cancel,
+            cancel: OnceLock::new(),
             deadline,
         }
     }
@@ -145,19 +160,19 @@ impl Context {
     /// Reports whether the controller stops or the deadline has passed; check it before a write.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancel.is_cancelled()
+        self.cancel.get().unwrap_or(&self.stop).is_cancelled()
     }
 
     /// Waits for what [`is_cancelled`](Self::is_cancelled) reports. Cancel-safe.
     pub fn cancelled(&self) -> WaitForCancellationFuture<'_> {
-        self.cancel.cancelled()
+        self.token().cancelled()
     }
 
     /// Token behind [`is_cancelled`](Self::is_cancelled), for calls that take one. Cancelling it
     /// ends no other run.
     #[must_use]
     pub fn token(&self) -> &CancellationToken {
-        &self.cancel
+        self.cancel.get_or_init(|| self.stop.child_token())
     }
 
     /// Why this run is cancelled; `None` while neither stop nor deadline has come.
@@ -166,7 +181,7 @@ impl Context {
         if self.stop.is_cancelled() {
             return Some(Cancelled::Stop);
         }
-        let deadline = self.deadline.filter(|_| self.cancel.is_cancelled());
+        let deadline = self.deadline.filter(|_| self.is_cancelled());
         deadline.map(|_| Cancelled::Deadline)
     }
 }
@@ -423,7 +438,7 @@ mod tests {
         let stop = CancellationToken::new();
         let with_deadline = Context::new(1, 0, stop.clone(), Some(Instant::far_future()));
         assert_eq!(with_deadline.cause(), None);
-        with_deadline.cancel.cancel();
+        with_deadline.token().cancel();
         assert_eq!(with_deadline.cause(), Some(Cancelled::Deadline));
         assert!(
             !stop.is_cancelled(),

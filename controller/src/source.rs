@@ -2,17 +2,30 @@
 
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use informer::{Event, Handler, Informer, ObjectKey, Registration};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use informer::{Delivery, Event, Handler, HandlerOptions, Informer, ObjectKey, Registration};
 use kube_core::Resource;
 use workqueue::AddOptions;
 
-use crate::enqueue::{OwnerKind, mapped_keys, priority_of};
+use crate::enqueue::{OwnerKind, each_once, mapped_keys, priority_of};
 use crate::intake::Intake;
 use crate::predicate::Predicate;
 
-/// The rule from an event to keys.
-type Keys<K> = Box<dyn Fn(&Event<K>) -> Vec<ObjectKey> + Send + Sync>;
+/// The rule from an object to keys.
+enum Rule<K> {
+    Itself,
+    Owners {
+        kind: OwnerKind,
+        only_controller: bool,
+    },
+    Mapped(Box<dyn Fn(&K) -> Vec<ObjectKey> + Send + Sync>),
+    Awaited(AsyncMap<K>),
+}
+
+type AsyncMap<K> = Arc<dyn Fn(Arc<K>) -> BoxFuture<'static, Vec<ObjectKey>> + Send + Sync>;
 
 /// An informer together with the rule that turns its events into keys.
 ///
@@ -35,14 +48,17 @@ type Keys<K> = Box<dyn Fn(&Event<K>) -> Vec<ObjectKey> + Send + Sync>;
 /// ```
 pub struct Source<K> {
     informer: Informer<K>,
-    keys: Keys<K>,
+    rule: Rule<K>,
     filter: Option<Box<dyn Predicate<K>>>,
+    window: Duration,
 }
 
 impl<K> Debug for Source<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Source")
+            .field("informer", &self.informer)
             .field("filtered", &self.filter.is_some())
+            .field("window", &self.window)
             .finish_non_exhaustive()
     }
 }
@@ -50,7 +66,7 @@ impl<K> Debug for Source<K> {
 impl<K: Resource + Send + Sync + 'static> Source<K> {
     /// Enqueues the key of the object itself, for an update once.
     pub fn object(informer: &Informer<K>) -> Self {
-        Self::new(informer, |event| vec![event.key()])
+        Self::new(informer, Rule::Itself)
     }
 
     /// Enqueues every owner of kind `O`, by group and kind whatever the version.
@@ -82,7 +98,40 @@ impl<K: Resource + Send + Sync + 'static> Source<K> {
     where
         F: Fn(&K) -> Vec<ObjectKey> + Send + Sync + 'static,
     {
-        Self::new(informer, move |event| mapped_keys(event, &map))
+        Self::new(informer, Rule::Mapped(Box::new(map)))
+    }
+
+    /// As [`mapped`](Self::mapped), with a function that awaits, such as a look into an API.
+    ///
+    /// Events are mapped one after the other, an update's new object before its old one: while one
+    /// is awaited, later ones of this source wait (and are merged by object, if they are many).
+    /// A stop drops the future at its next await.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use controller::{Informer, ObjectKey, Source};
+    /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+    /// # use kube_client::Api;
+    /// # fn example(secrets: &Informer<Secret>, api: Api<ConfigMap>) -> Source<Secret> {
+    /// // The users of a Secret stand in a ConfigMap of its name.
+    /// Source::mapped_async(secrets, move |secret: Arc<Secret>| {
+    ///     let api = api.clone();
+    ///     async move {
+    ///         let name = secret.metadata.name.as_deref().unwrap_or_default();
+    ///         let users = api.get_opt(name).await.ok().flatten();
+    ///         let users = users.and_then(|users| users.data).unwrap_or_default();
+    ///         users.into_keys().map(ObjectKey::cluster).collect()
+    ///     }
+    /// })
+    /// # }
+    /// ```
+    pub fn mapped_async<F, Fut>(informer: &Informer<K>, map: F) -> Self
+    where
+        F: Fn(Arc<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Vec<ObjectKey>> + Send + 'static,
+    {
+        let map: AsyncMap<K> = Arc::new(move |object| map(object).boxed());
+        Self::new(informer, Rule::Awaited(map))
     }
 
     /// Lets only the events pass that `predicate` passes, and that earlier filters pass.
@@ -90,35 +139,63 @@ impl<K: Resource + Send + Sync + 'static> Source<K> {
     pub fn filter(mut self, predicate: impl Predicate<K>) -> Self {
         self.filter = Some(match self.filter.take() {
             None => Box::new(predicate),
-            Some(earlier) => {
-                Box::new(move |event: &Event<K>| earlier.passes(event) && predicate.passes(event))
-            }
+            Some(earlier) => Box::new(Both(earlier, predicate)),
         });
         self
     }
 
-    fn owned(informer: &Informer<K>, owner: OwnerKind, only_controller: bool) -> Self {
-        Self::mapped(informer, move |object| {
-            owner.owners_of(object, only_controller)
-        })
+    /// Holds each key for `window` after its first trigger, so that the further ones until then
+    /// lead to the same run. Zero, the default, holds nothing.
+    ///
+    /// Later triggers don't prolong the wait. A trigger of another source, without a window or with
+    /// a shorter one, makes the key run earlier, and that run stands for this one too.
+    #[must_use]
+    pub fn batched(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
     }
 
-    fn new<F>(informer: &Informer<K>, keys: F) -> Self
-    where
-        F: Fn(&Event<K>) -> Vec<ObjectKey> + Send + Sync + 'static,
-    {
+    fn owned(informer: &Informer<K>, kind: OwnerKind, only_controller: bool) -> Self {
+        let rule = Rule::Owners {
+            kind,
+            only_controller,
+        };
+        Self::new(informer, rule)
+    }
+
+    fn new(informer: &Informer<K>, rule: Rule<K>) -> Self {
         Self {
             informer: informer.clone(),
-            keys: Box::new(keys),
+            rule,
             filter: None,
+            window: Duration::ZERO,
         }
     }
 }
+
+/// A filter behind another; brief if both are.
+struct Both<K, P>(Box<dyn Predicate<K>>, P);
+
+impl<K: 'static, P: Predicate<K>> Predicate<K> for Both<K, P> {
+    fn passes(&self, event: &Event<K>) -> bool {
+        self.0.passes(event) && self.1.passes(event)
+    }
+
+    fn is_brief(&self) -> bool {
+        self.0.is_brief() && self.1.is_brief()
+    }
+}
+
+/// Reads all keys that a source knows of.
+pub(crate) type AllKeys = Box<dyn Fn() -> Vec<ObjectKey> + Send + Sync>;
 
 /// A [`Source`] without its type parameter.
 pub(crate) trait StartSource: Send {
     /// Kind and scope of the objects, for messages.
     fn name(&self) -> String;
+
+    /// Reads the keys of all objects in the cache, where each stands for itself.
+    fn all_keys(&self) -> Option<AllKeys>;
 
     /// Registers with the informer; from here on events reach the queue of `intake`.
     fn start(self: Box<Self>, intake: &Arc<Intake>) -> Result<Registration, informer::Error>;
@@ -129,44 +206,124 @@ impl<K: Resource + Send + Sync + 'static> StartSource for Source<K> {
         self.informer.name().to_owned()
     }
 
+    fn all_keys(&self) -> Option<AllKeys> {
+        let Rule::Itself = self.rule else { return None };
+        let objects = self.informer.lister();
+        Some(Box::new(move || {
+            objects.snapshot().keys().cloned().collect()
+        }))
+    }
+
     fn start(self: Box<Self>, intake: &Arc<Intake>) -> Result<Registration, informer::Error> {
-        let handler = Enqueue {
-            keys: self.keys,
+        let name = &*intake.name.text;
+        let door = Door {
             filter: self.filter,
             intake: Arc::downgrade(intake),
+            after: (!self.window.is_zero()).then_some(self.window),
         };
-        self.informer.add_handler(&*intake.name.text, handler)
+        let brief = door.filter.as_ref().is_none_or(|filter| filter.is_brief());
+        // A rule and a filter of this crate's take no longer than the add to the queue itself.
+        let in_place = HandlerOptions {
+            delivery: if brief {
+                Delivery::InPlace
+            } else {
+                Delivery::Task
+            },
+            ..HandlerOptions::default()
+        };
+        match self.rule {
+            Rule::Itself => self
+                .informer
+                .add_handler_with(name, ObjectItself(door), in_place),
+            Rule::Owners {
+                kind,
+                only_controller,
+            } => {
+                let map = move |object: &K| kind.owners_of(object, only_controller);
+                self.informer
+                    .add_handler_with(name, Mapped { door, map }, in_place)
+            }
+            Rule::Mapped(map) => self.informer.add_handler(name, Mapped { door, map }),
+            Rule::Awaited(map) => {
+                let awaited = Arc::new(Awaited { door, map });
+                let handler = move |event| Arc::clone(&awaited).on_event(event);
+                let options = HandlerOptions::default();
+                self.informer.add_async_handler(name, handler, options)
+            }
+        }
     }
 }
 
-/// The handler that a started source registers.
-struct Enqueue<K> {
-    keys: Keys<K>,
+/// What an event of a started source has to pass, and how its keys are added.
+struct Door<K> {
     filter: Option<Box<dyn Predicate<K>>>,
     intake: Weak<Intake>,
+    after: Option<Duration>,
 }
 
-impl<K: Resource + Send + Sync + 'static> Handler<K> for Enqueue<K> {
-    fn on_event(&self, event: &Event<K>) {
-        if self
-            .filter
-            .as_ref()
-            .is_some_and(|filter| !filter.passes(event))
-        {
-            return;
-        }
+impl<K: Resource + 'static> Door<K> {
+    fn passes(&self, event: &Event<K>) -> bool {
+        let filter = self.filter.as_ref();
+        filter.is_none_or(|filter| filter.passes(event))
+    }
+
+    fn add(&self, keys: impl IntoIterator<Item = ObjectKey>, priority: Option<i32>) {
         let Some(intake) = self.intake.upgrade() else {
             return;
         };
-        let priority = priority_of(event);
-        for key in (self.keys)(event) {
-            intake.queue.add_with(
-                key,
-                AddOptions {
-                    priority,
-                    ..AddOptions::default()
-                },
-            );
+        for key in keys {
+            let options = AddOptions {
+                after: self.after,
+                priority,
+                ..AddOptions::default()
+            };
+            intake.queue.add_with(key, options);
         }
+    }
+}
+
+struct ObjectItself<K>(Door<K>);
+
+impl<K: Resource + Send + Sync + 'static> Handler<K> for ObjectItself<K> {
+    fn on_event(&self, event: &Event<K>) {
+        if self.0.passes(event) {
+            self.0.add([event.key()], priority_of(event));
+        }
+    }
+}
+
+struct Mapped<K, F> {
+    door: Door<K>,
+    map: F,
+}
+
+impl<K, F> Handler<K> for Mapped<K, F>
+where
+    K: Resource + Send + Sync + 'static,
+    F: Fn(&K) -> Vec<ObjectKey> + Send + Sync + 'static,
+{
+    fn on_event(&self, event: &Event<K>) {
+        if self.door.passes(event) {
+            let keys = mapped_keys(event, &self.map);
+            self.door.add(keys, priority_of(event));
+        }
+    }
+}
+
+struct Awaited<K> {
+    door: Door<K>,
+    map: AsyncMap<K>,
+}
+
+impl<K: Resource + Send + Sync + 'static> Awaited<K> {
+    async fn on_event(self: Arc<Self>, event: Event<K>) {
+        if !self.door.passes(&event) {
+            return;
+        }
+        let mut keys = (self.map)(Arc::clone(event.object())).await;
+        if let Event::Updated { old, .. } = &event {
+            keys.extend((self.map)(Arc::clone(old)).await);
+        }
+        self.door.add(each_once(keys), priority_of(&event));
     }
 }

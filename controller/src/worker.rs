@@ -10,11 +10,13 @@ use tracing::{Instrument, Span, debug, error, field, info_span, warn};
 use workqueue::limiter::RateLimiter;
 use workqueue::{AddOptions, KeyRef, Origin};
 
+use crate::journal::{Ended, Journal, Next, Trigger};
 use crate::metrics::{Recorder, ResultLabel, Run};
 use crate::panic::{self, Panic};
 use crate::reconcile::{Action, Cancelled, Context, ErasedReconciler, ReconcileError};
 use crate::retry::MaybeConflict;
 use crate::settle::{Delay, Requeue, settle};
+use crate::sharding::{Entry, Gate};
 use crate::{ControllerOptions, Item, Queue};
 
 /// How long a cancelled reconcile may go on after its deadline before it is dropped.
@@ -28,6 +30,9 @@ pub(crate) struct Workshop {
     /// The limiter of the queue.
     pub(crate) limiter: Arc<dyn RateLimiter<ObjectKey>>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) journal: Arc<Journal>,
+    /// Says which keys are this process's, if it shares them with others.
+    pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) options: ControllerOptions,
 }
 
@@ -37,6 +42,21 @@ struct Outcome {
     panicked: bool,
     deadline_passed: bool,
 }
+
+impl Outcome {
+    fn fenced() -> Self {
+        Self {
+            result: Err(ReconcileError::retry(Fenced)),
+            panicked: false,
+            deadline_passed: false,
+        }
+    }
+}
+
+/// The reconcile was dropped because another process may be about to run its key.
+#[derive(Debug, thiserror::Error)]
+#[error("reconcile dropped: this process's place in the ring could not be renewed in time")]
+struct Fenced;
 
 /// The reconcile was dropped because its deadline had passed.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +69,7 @@ impl Workshop {
     /// Works off keys until `stop`, or until the queue is shut down and empty.
     ///
     /// After `stop` no further key is taken; the run under way is finished and settled.
-    pub(crate) async fn work(&self, stop: CancellationToken) {
+    pub(crate) async fn work(&self, worker: usize, stop: CancellationToken) {
         loop {
             // Cancel-safe: a pending `get` holds no key.
             let item = tokio::select! {
@@ -58,7 +78,7 @@ impl Workshop {
                 item = self.queue.get() => item,
             };
             match item {
-                Some(item) => self.process(item, &stop).await,
+                Some(item) => self.process(worker, item, &stop).await,
                 None => return,
             }
         }
@@ -66,9 +86,18 @@ impl Workshop {
 
     /// Reconciles one key. The item is held to the end, so the key can't run elsewhere meanwhile;
     /// its requeue is on record before the queue learns that it is done.
-    async fn process(&self, item: Item, stop: &CancellationToken) {
+    async fn process(&self, worker: usize, item: Item, stop: &CancellationToken) {
         let key = item.key();
-        let attempt = self.queue.num_requeues(key).saturating_add(1);
+        let pass = match self.gate.as_ref().map(|gate| gate.enter(key)) {
+            None => None,
+            Some(Entry::Run(pass)) => Some(pass),
+            Some(Entry::NotNow) => {
+                // Its failures here say nothing of its next run, maybe elsewhere.
+                item.forget();
+                return;
+            }
+        };
+        let attempt = item.num_requeues().saturating_add(1);
         let deadline = self
             .options
             .reconcile_timeout
@@ -76,9 +105,21 @@ impl Workshop {
         let ctx = Context::new(attempt, item.priority(), stop.clone(), deadline);
         let span = self.span(key, &ctx);
 
-        let started = Instant::now();
-        let active = self.recorder.start_run();
-        let outcome = self.reconcile(key, &ctx).instrument(span.clone()).await;
+        let began = Instant::now();
+        let active = (
+            self.recorder.start_run(),
+            self.journal.begin(worker, key, began),
+        );
+        let run = self.reconcile(key, &ctx).instrument(span.clone());
+        let outcome = match &pass {
+            None => run.await,
+            Some(pass) => tokio::select! {
+                biased;
+                outcome = run => outcome,
+                () = pass.fence.cancelled() => Outcome::fenced(),
+            },
+        };
+        let took = began.elapsed();
         drop(active);
 
         let settlement = settle(&outcome.result, item.priority());
@@ -91,13 +132,26 @@ impl Workshop {
                 .is_err_and(ReconcileError::is_terminal),
             panicked: outcome.panicked,
             timed_out: outcome.deadline_passed && settlement.label == ResultLabel::Error,
-            took: started.elapsed(),
+            took,
         });
-        if settlement.forget {
-            self.queue.forget(key);
+        // Nobody else counts failures of the key meanwhile: without any there is nothing to forget.
+        if settlement.forget && attempt > 1 {
+            item.forget();
         }
-        if let Some(requeue) = settlement.requeue {
-            self.requeue(key, requeue);
+        let next = settlement
+            .requeue
+            .and_then(|requeue| self.requeue(&item, requeue));
+        self.journal.end(&Ended {
+            key,
+            began,
+            took,
+            attempt,
+            priority: item.priority(),
+            result: &outcome.result,
+            next,
+        });
+        if let Some(pass) = pass.filter(|_| next.is_none()) {
+            pass.settled(key);
         }
         drop(item);
     }
@@ -172,14 +226,16 @@ impl Workshop {
         }
     }
 
-    fn requeue(&self, key: &ObjectKey, requeue: Requeue) {
-        let after = match requeue.delay {
-            Delay::Exactly(after) => after,
+    /// Puts a key back, and says when it comes again unless that lies beyond all time.
+    fn requeue(&self, item: &Item, requeue: Requeue) -> Option<Next> {
+        let now = Instant::now();
+        let (after, trigger) = match requeue.delay {
+            Delay::Exactly(after) => (after, Trigger::Requested),
             // Asked here and not by a rate-limited add, which takes the shorter of two waits.
-            Delay::Backoff { at_least } => self
-                .limiter
-                .when(KeyRef::from(key), Instant::now())
-                .max(at_least),
+            Delay::Backoff { at_least } => {
+                let wait = self.limiter.when(KeyRef::from(item.key()), now);
+                (wait.max(at_least), Trigger::Backoff)
+            }
         };
         let options = AddOptions {
             after: Some(after),
@@ -187,7 +243,9 @@ impl Workshop {
             origin: Origin::Result,
             ..AddOptions::default()
         };
-        self.queue.add_with(key, options);
+        item.add_with(options);
+        let due = now.checked_add(after)?;
+        Some(Next { due, trigger })
     }
 }
 

@@ -266,3 +266,25 @@ async fn c06_each_result_has_its_counter() {
     assert_eq!(&*after.controller, stage.handle.name());
     stage.close().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn k2_w49_a_burst_of_triggers_during_a_wait_is_one_run_and_one_failure() {
+    let reconciler = Scripting::answering(|_, _| Err(ReconcileError::retry("broken")));
+    let options = ControllerOptions {
+        backoff_base: ms(1000),
+        ..ControllerOptions::default()
+    };
+    let stage = Stage::open(&["a"], reconciler.clone(), options);
+    pass(ms(500)).await;
+    for _ in 0..5 {
+        stage.handle.trigger(key("a"));
+    }
+    pass(ms(7000)).await;
+    let calls = reconciler.calls();
+    let runs: Vec<_> = calls
+        .iter()
+        .map(|call| (call.at.as_millis(), call.ctx.attempt()))
+        .collect();
+    assert_eq!(runs, [(0, 1), (500, 2), (2500, 3), (6500, 4)]);
+    stage.close().await.unwrap();
+}

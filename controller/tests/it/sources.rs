@@ -1,5 +1,7 @@
 //! Sources: which events of which objects reach the reconciler, and at which priority.
 
+use std::sync::Arc;
+
 use controller::predicate::{generation_changed, resource_version_changed};
 use controller::{Action, Controller, ControllerOptions, Error, Manager, ObjectKey, Source};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
@@ -170,6 +172,35 @@ async fn c22_a_map_function_enqueues_what_it_names_each_once() {
     run.secrets.modify(object("s", 1001));
     let both_states = expect(&[("1", 0), ("1001", 0), ("both", 0)]);
     assert_eq!(run.calls(&mut seen).await, both_states);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c22_a_map_function_may_await_and_keeps_the_order_of_events() {
+    let run = Running::start([&[], &[], &["s"]], |builder, _, _, secrets| {
+        let map = |secret: Arc<Secret>| async move {
+            // The older the object, the longer it takes.
+            let version = secret.metadata.resource_version.clone().unwrap_or_default();
+            tokio::time::sleep(ms(if version == "1001" { 50 } else { 5 })).await;
+            vec![
+                key("both"),
+                key("both"),
+                ObjectKey::namespaced("ns", version),
+            ]
+        };
+        let source = Source::mapped_async(&secrets.informer, map);
+        builder.source(source).build()
+    });
+    let mut seen = 0;
+    assert_eq!(
+        run.calls(&mut seen).await,
+        expect(&[("1", -100), ("both", -100)]),
+        "no reconcile before the initial list is mapped"
+    );
+    run.secrets.modify(object("s", 1001));
+    run.secrets.modify(object("s", 1002));
+    pass(ms(200)).await;
+    let names = run.reconciler.names().split_off(2);
+    assert_eq!(names, ["both", "1001", "1", "both", "1002", "1001"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use controller::{Action, Controller, ControllerOptions, Error, ObjectKey};
 use informer::source;
-use informer::source::scripted::ListAnswer;
+use informer::source::scripted::{ListAnswer, Request};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube_core::Status;
 use tokio::task::JoinSet;
@@ -132,6 +132,57 @@ async fn k4_a_stop_while_waiting_is_no_error() {
     });
     result.unwrap();
     assert!(two.reconciler.calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c08_a_kind_that_is_missing_is_looked_for_until_the_sync_timeout() {
+    let missing = || {
+        let status = Status::failure(
+            "the server could not find the requested resource",
+            "NotFound",
+        );
+        ListAnswer::Fail(vec![], source::Error::status(status.with_code(404)))
+    };
+    let secrets = Scene::silent();
+    for _ in 0..3 {
+        secrets.script.list(missing());
+    }
+    secrets
+        .script
+        .list(ListAnswer::all([object("s", 1)], "1000"));
+    let mut two = Two::new(secrets);
+    let mut running = JoinSet::new();
+    running.spawn(two.take().run(two.stop.clone()));
+    pass(ms(60_000)).await;
+    let mut names = two.reconciler.names();
+    names.sort_unstable();
+    assert_eq!(names, ["a", "s"], "the kind was there at the fourth look");
+    let lists: Vec<_> = two
+        .secrets
+        .script
+        .requests()
+        .iter()
+        .filter(|request| request.summary().starts_with("list"))
+        .map(Request::at)
+        .collect();
+    for pair in lists.windows(2) {
+        let waited = pair[1] - pair[0];
+        assert!(
+            waited <= Duration::from_secs(30),
+            "looked again after {waited:?}"
+        );
+    }
+    two.stop.cancel();
+    running.join_next().await.unwrap().unwrap().unwrap();
+
+    let never = Scene::silent();
+    for _ in 0..64 {
+        never.script.list(missing());
+    }
+    let mut two = Two::new(never);
+    let error = two.take().run(two.stop.clone()).await.unwrap_err();
+    assert!(matches!(error, Error::SyncTimeout { .. }), "{error}");
+    assert!(error.to_string().contains("could not find"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,352 @@
+//! What the workers do now and did before, key by key: for eyes, never for decisions.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use informer::ObjectKey;
+use lru::LruCache;
+use tokio::time::Instant;
+
+use crate::enqueue::LOW_PRIORITY;
+use crate::reconcile::{Action, ReconcileError};
+
+/// Runs of one key that are kept.
+pub const RUNS_KEPT: usize = 8;
+
+/// Longest text of an error that is kept, in bytes.
+const ERROR_KEPT: usize = 256;
+
+/// Why a key was reconciled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Trigger {
+    /// An event, or a call of [`ControllerHandle::trigger`](crate::ControllerHandle::trigger);
+    /// maybe before the wait was over that the run before had asked for.
+    Change,
+    /// An object of the initial list, or a resync.
+    OldNews,
+    /// The backoff after a failure or a requeue was over.
+    Backoff,
+    /// The time of a [`RequeueAfter`](Action::RequeueAfter) had come.
+    Requested,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// [`Action::Done`]
+    Done,
+    /// [`Action::Requeue`]
+    Requeue,
+    /// [`Action::RequeueAfter`]
+    RequeueAfter(Duration),
+    /// An error that is retried; its text, at most 256 bytes of it.
+    Error(Box<str>),
+    /// An error that is not retried; its text, at most 256 bytes of it.
+    Terminal(Box<str>),
+}
+
+impl Outcome {
+    pub(crate) fn of(result: &Result<Action, ReconcileError>) -> Self {
+        match result {
+            Ok(Action::Done) => Self::Done,
+            Ok(
+                Action::RequeueAfter(after)
+                | Action::RequeueAt {
+                    after: Some(after), ..
+                },
+            ) => Self::RequeueAfter(*after),
+            Ok(Action::Requeue | Action::RequeueAt { after: None, .. }) => Self::Requeue,
+            Err(error) if error.is_terminal() => Self::Terminal(excerpt(error)),
+            Err(error) => Self::Error(excerpt(error)),
+        }
+    }
+}
+
+fn excerpt(error: &ReconcileError) -> Box<str> {
+    let mut text = error.to_string();
+    text.truncate(text.floor_char_boundary(ERROR_KEPT));
+    text.into()
+}
+
+/// One run of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PastRun {
+    /// When it began.
+    pub began: Instant,
+    /// How long it took.
+    pub took: Duration,
+    /// Why it took place. Triggers that met in the queue count as one, the one that was due first.
+    pub trigger: Trigger,
+    /// 1 for the first run, one more for each since the last success.
+    pub attempt: u32,
+    /// Priority the key was handed out with.
+    pub priority: i32,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// The last runs of a key, and when it comes again by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyHistory {
+    /// The key.
+    pub key: ObjectKey,
+    /// Its last runs, at most [`RUNS_KEPT`], the newest last.
+    pub runs: Vec<PastRun>,
+    /// When the last run asked to come again; an event makes it earlier. `None` if it did not ask.
+    pub next_due: Option<Instant>,
+}
+
+/// A run that takes longer than it may.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("controller {controller}: the reconcile of {key} runs for {age:?}, longer than {limit:?}")]
+pub struct StuckRun {
+    /// Name of the controller.
+    pub controller: Box<str>,
+    /// The key.
+    pub key: ObjectKey,
+    /// How long it has run.
+    pub age: Duration,
+    /// How long it may.
+    pub limit: Duration,
+}
+
+/// What a run asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Next {
+    pub(crate) due: Instant,
+    pub(crate) trigger: Trigger,
+}
+
+/// What a worker says of a run that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended<'a> {
+    pub(crate) key: &'a ObjectKey,
+    pub(crate) began: Instant,
+    pub(crate) took: Duration,
+    pub(crate) attempt: u32,
+    pub(crate) priority: i32,
+    pub(crate) result: &'a Result<Action, ReconcileError>,
+    pub(crate) next: Option<Next>,
+}
+
+#[derive(Debug, Default)]
+struct Past {
+    runs: VecDeque<PastRun>,
+    next: Option<Next>,
+}
+
+/// A place for each worker, and the past of the keys that ran last.
+pub(crate) struct Journal {
+    desks: Box<[Desk]>,
+    past: Option<Mutex<LruCache<ObjectKey, Past>>>,
+}
+
+type Desk = Mutex<Option<(ObjectKey, Instant)>>;
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal")
+            .field("workers", &self.desks.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// For this number of workers, with the past of at most `keys` keys.
+    pub(crate) fn new(workers: usize, keys: usize) -> Arc<Self> {
+        let past = NonZeroUsize::new(keys).map(|keys| Mutex::new(LruCache::new(keys)));
+        Arc::new(Self {
+            desks: (0..workers).map(|_| Mutex::new(None)).collect(),
+            past,
+        })
+    }
+
+    /// Notes a run on a worker's desk until the guard is dropped, also by panic or abort.
+    pub(crate) fn begin(&self, worker: usize, key: &ObjectKey, now: Instant) -> AtDesk<'_> {
+        let desk = &self.desks[worker];
+        *lock(desk) = Some((key.clone(), now));
+        AtDesk(desk)
+    }
+
+    pub(crate) fn end(&self, run: &Ended<'_>) {
+        let Some(past) = &self.past else { return };
+        // The text of an error is made before the lock is taken.
+        let outcome = Outcome::of(run.result);
+        let mut past = lock(past);
+        let entry = match past.get_mut(run.key) {
+            Some(entry) => entry,
+            None => past.get_or_insert_mut(run.key.clone(), Past::default),
+        };
+        if entry.runs.len() == RUNS_KEPT {
+            entry.runs.pop_front();
+        }
+        entry.runs.push_back(PastRun {
+            began: run.began,
+            took: run.took,
+            trigger: trigger(entry.next, run.began, run.priority),
+            attempt: run.attempt,
+            priority: run.priority,
+            outcome,
+        });
+        entry.next = run.next;
+    }
+
+    /// Keys under way with the time they have taken, the oldest first.
+    pub(crate) fn running(&self) -> Vec<(ObjectKey, Duration)> {
+        let now = Instant::now();
+        let mut running: Vec<_> = self
+            .desks
+            .iter()
+            .filter_map(|desk| lock(desk).clone())
+            .map(|(key, began)| (key, now.saturating_duration_since(began)))
+            .collect();
+        running.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        running
+    }
+
+    pub(crate) fn of(&self, key: &ObjectKey) -> Option<KeyHistory> {
+        let past = lock(self.past.as_ref()?);
+        past.peek(key).map(|past| history(key, past))
+    }
+
+    /// All that is kept, the key that ran last first.
+    pub(crate) fn all(&self) -> Vec<KeyHistory> {
+        let Some(past) = &self.past else {
+            return Vec::new();
+        };
+        lock(past)
+            .iter()
+            .map(|(key, past)| history(key, past))
+            .collect()
+    }
+}
+
+/// Takes a run off its worker's desk when dropped.
+#[derive(Debug)]
+pub(crate) struct AtDesk<'a>(&'a Desk);
+
+impl Drop for AtDesk<'_> {
+    fn drop(&mut self) {
+        *lock(self.0) = None;
+    }
+}
+
+/// Why a run began, if the one before had asked for `next`.
+fn trigger(next: Option<Next>, began: Instant, priority: i32) -> Trigger {
+    match next {
+        Some(next) if next.due <= began => next.trigger,
+        _ if priority <= LOW_PRIORITY => Trigger::OldNews,
+        _ => Trigger::Change,
+    }
+}
+
+fn history(key: &ObjectKey, past: &Past) -> KeyHistory {
+    KeyHistory {
+        key: key.clone(),
+        runs: past.runs.iter().cloned().collect(),
+        next_due: past.next.map(|next| next.due),
+    }
+}
+
+/// Every change under these locks is whole, so a panic elsewhere leaves them usable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::namespaced("ns", name)
+    }
+
+    fn ended<'a>(
+        key: &'a ObjectKey,
+        began: Instant,
+        result: &'a Result<Action, ReconcileError>,
+    ) -> Ended<'a> {
+        Ended {
+            key,
+            began,
+            took: MS,
+            attempt: 1,
+            priority: 0,
+            result,
+            next: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c12_the_last_8_runs_of_the_last_keys_are_kept() {
+        let journal = Journal::new(1, 2);
+        let start = Instant::now();
+        let done = Ok(Action::Done);
+        for n in 0..20 {
+            journal.end(&ended(&key("a"), start + n * MS, &done));
+        }
+        let runs = journal.of(&key("a")).unwrap().runs;
+        assert_eq!(runs.len(), 8);
+        assert_eq!(runs[0].began, start + 12 * MS, "the oldest went");
+        journal.end(&ended(&key("b"), start, &done));
+        journal.end(&ended(&key("a"), start, &done));
+        journal.end(&ended(&key("c"), start, &done));
+        let keys: Vec<_> = journal.all().into_iter().map(|past| past.key).collect();
+        assert_eq!(keys, [key("c"), key("a")], "b ran longest ago");
+        assert_eq!(Journal::new(1, 0).all(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c12_a_run_knows_why_it_took_place() {
+        let now = Instant::now();
+        let next = |due, trigger| Some(Next { due, trigger });
+        let cases = [
+            (None, 0, Trigger::Change),
+            (None, LOW_PRIORITY, Trigger::OldNews),
+            (next(now, Trigger::Backoff), 0, Trigger::Backoff),
+            (
+                next(now, Trigger::Requested),
+                LOW_PRIORITY,
+                Trigger::Requested,
+            ),
+            (next(now + MS, Trigger::Backoff), 0, Trigger::Change),
+        ];
+        for (next, priority, expected) in cases {
+            assert_eq!(trigger(next, now, priority), expected, "{next:?}");
+        }
+    }
+
+    #[test]
+    fn c12_an_error_is_kept_by_the_beginning_of_its_text() {
+        let long = "ä".repeat(500);
+        let Outcome::Error(text) = Outcome::of(&Err(ReconcileError::retry(long))) else {
+            panic!("an error is an error")
+        };
+        assert_eq!(text.len(), 256);
+        let terminal = Outcome::of(&Err(ReconcileError::terminal("no")));
+        assert_eq!(terminal, Outcome::Terminal("no".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c11_a_run_is_on_its_desk_until_its_guard_is_gone() {
+        let journal = Journal::new(2, 0);
+        let first = journal.begin(1, &key("a"), Instant::now());
+        tokio::time::advance(5 * MS).await;
+        let second = journal.begin(0, &key("b"), Instant::now());
+        tokio::time::advance(MS).await;
+        assert_eq!(journal.running(), [(key("a"), 6 * MS), (key("b"), MS)]);
+        drop(first);
+        assert_eq!(journal.running(), [(key("b"), MS)]);
+        drop(second);
+        assert!(journal.running().is_empty());
+    }
+}

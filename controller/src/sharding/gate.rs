@@ -1,0 +1,214 @@
+//! Between a worker and a key: whether this member may run it now, and what still runs.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use informer::ObjectKey;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ShardBy;
+use super::handover::{Handover, Observed, Published};
+use super::ring::{View, token_of};
+
+/// Shared by the workers of a controller and the task that keeps the member's Lease.
+pub(crate) struct Gate {
+    by: ShardBy,
+    state: Mutex<State>,
+    /// Told when a run has ended that kept this member from having drained.
+    changed: Notify,
+}
+
+struct State {
+    handover: Handover,
+    /// Number of runs of each token.
+    running: HashMap<u64, usize>,
+    /// Keys of this member that were asked for before they may run.
+    parked: HashSet<ObjectKey>,
+    /// What each object stood for when it was last seen, to place it after it is gone.
+    known: HashMap<ObjectKey, u64>,
+    /// Until when others cannot take this member for gone; none before its first renewal.
+    valid_until: Option<Instant>,
+    /// Ends the runs of the time until the next fencing.
+    fence: CancellationToken,
+}
+
+impl State {
+    fn fence(&mut self) {
+        self.handover.fence();
+        self.valid_until = None;
+        std::mem::take(&mut self.fence).cancel();
+    }
+}
+
+/// What becomes of a key that a worker has taken.
+pub(crate) enum Entry {
+    /// It may run, while the pass is held and its token is not cancelled.
+    Run(Pass),
+    /// Another member runs it, or this one will when it may.
+    NotNow,
+}
+
+/// A run that the gate has let in.
+pub(crate) struct Pass {
+    gate: Arc<Gate>,
+    token: u64,
+    /// Cancelled when others may take this member for gone: the run must end at once.
+    pub(crate) fence: CancellationToken,
+}
+
+impl Pass {
+    /// The key needs no further run: what an object that is gone stood for is forgotten.
+    pub(crate) fn settled(&self, key: &ObjectKey) {
+        if self.gate.by.text(key).is_none() {
+            self.gate.state().known.remove(key);
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut state = self.gate.state();
+        if let Some(runs) = state.running.get_mut(&self.token) {
+            *runs -= 1;
+            if *runs == 0 {
+                state.running.remove(&self.token);
+            }
+        }
+        if !state.handover.may_run(self.token) {
+            self.gate.changed.notify_one();
+        }
+    }
+}
+
+impl Gate {
+    pub(crate) fn new(me: String, by: ShardBy) -> Arc<Self> {
+        Arc::new(Self {
+            by,
+            state: Mutex::new(State {
+                handover: Handover::new(me),
+                running: HashMap::new(),
+                parked: HashSet::new(),
+                known: HashMap::new(),
+                valid_until: None,
+                fence: CancellationToken::new(),
+            }),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Every change is whole, so a panic elsewhere leaves the state usable.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for a run of `key` now.
+    pub(crate) fn enter(self: &Arc<Self>, key: &ObjectKey) -> Entry {
+        // Not under the lock: it may read a cache.
+        let text = self.by.text(key);
+        let mut state = self.state();
+        let token = match text {
+            Some(text) => {
+                let token = token_of(&text);
+                if self.by.reads_objects() {
+                    state.known.insert(key.clone(), token);
+                }
+                Some(token)
+            }
+            // An object that is gone stays where it was.
+            None => state.known.get(key).copied(),
+        };
+        let Some(token) = token else {
+            return Entry::NotNow;
+        };
+        if !state.handover.owns(token) {
+            state.known.remove(key);
+            return Entry::NotNow;
+        }
+        let valid = state
+            .valid_until
+            .is_some_and(|until| Instant::now() < until);
+        if !valid || !state.handover.may_run(token) {
+            state.known.insert(key.clone(), token);
+            state.parked.insert(key.clone());
+            return Entry::NotNow;
+        }
+        *state.running.entry(token).or_default() += 1;
+        Entry::Run(Pass {
+            gate: Arc::clone(self),
+            token,
+            fence: state.fence.clone(),
+        })
+    }
+
+    /// What this member has to publish, if anything new can be said.
+    pub(super) fn drained_to(&self) -> Option<View> {
+        let mut state = self.state();
+        let lost = |token: &u64| !state.handover.may_run(*token);
+        if !state.running.keys().any(lost) {
+            state.handover.drained();
+        }
+        state.handover.drained_to().cloned()
+    }
+
+    /// Takes in what the live members have published; gives the keys that waited and may run now.
+    pub(super) fn observe(&self, live: &Published) -> (Observed, Vec<ObjectKey>) {
+        let mut state = self.state();
+        let observed = state.handover.observe(live);
+        let released = match observed {
+            Observed::Agreed => state.parked.drain().collect(),
+            Observed::Same | Observed::Changed => Vec::new(),
+        };
+        (observed, released)
+    }
+
+    /// A renewal that began early enough to be good until `until`.
+    pub(super) fn renewed(&self, until: Instant) {
+        let mut state = self.state();
+        // Late news: meanwhile it may have been taken for gone.
+        let lapsed = state
+            .valid_until
+            .is_some_and(|until| Instant::now() >= until);
+        if lapsed {
+            state.fence();
+        }
+        state.valid_until = Some(until);
+    }
+
+    /// When the member is fenced unless it is renewed before.
+    pub(super) fn valid_until(&self) -> Option<Instant> {
+        self.state().valid_until
+    }
+
+    /// Ends all runs and lets nothing in until all members agree again.
+    pub(super) fn fence(&self) {
+        self.state().fence();
+    }
+
+    /// Resolves when there may be something new to publish. Cancel-safe.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Whether nothing runs here.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state().running.is_empty()
+    }
+
+    /// Whether everything this member owns may run.
+    pub(super) fn is_agreed(&self) -> bool {
+        self.state().handover.is_agreed()
+    }
+
+    /// The members of the ring as this one sees them.
+    pub(super) fn members(&self) -> Vec<String> {
+        self.state()
+            .handover
+            .view()
+            .members
+            .iter()
+            .cloned()
+            .collect()
+    }
+}
