@@ -5,9 +5,7 @@ mod applied;
 #[cfg(test)]
 mod contender;
 #[cfg(test)]
-mod leading;
-#[cfg(test)]
-mod leases;
+mod events;
 #[cfg(test)]
 mod feeds;
 #[cfg(test)]
@@ -15,7 +13,9 @@ mod harness;
 #[cfg(test)]
 mod journal;
 #[cfg(test)]
-mod events;
+mod leading;
+#[cfg(test)]
+mod leases;
 #[cfg(test)]
 mod manager;
 #[cfg(test)]
@@ -27,13 +27,13 @@ mod real;
 #[cfg(test)]
 mod results;
 #[cfg(test)]
-mod serving;
-#[cfg(test)]
-mod shutdown;
-#[cfg(test)]
 mod servers;
 #[cfg(test)]
+mod serving;
+#[cfg(test)]
 mod sharding;
+#[cfg(test)]
+mod shutdown;
 #[cfg(test)]
 mod signals;
 #[cfg(test)]
