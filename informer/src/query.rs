@@ -171,8 +171,7 @@ impl<'q> Resolved<'q> {
     fn candidates<'v, K>(&self, version: &'v Version<K>, into: &mut Vec<&'v Arc<Entry<K>>>) {
         match self {
             Self::Index(index, _, value) => {
-                let keys = version.keys_by_index(index, value).into_iter().flatten();
-                into.extend(keys.filter_map(|key| version.get(key)));
+                into.extend(version.by_index(index, value).into_iter().flatten());
             }
             Self::And(all) if !all.is_empty() => {
                 let smallest = all.iter().min_by_key(|one| one.cost(version));

@@ -87,6 +87,8 @@ impl FrameSplitter {
 }
 
 impl Splitter for FrameSplitter {
+    const URGENT: bool = true;
+
     fn split(&mut self, mut chunk: Bytes, lines: &mut Vec<Bytes>) -> Result<(), Error> {
         if let Some(body) = &mut self.status {
             return collect(body, &chunk);

@@ -20,12 +20,15 @@ use crate::client::failure;
 /// Bytes of the texts that are decoded together.
 const TOGETHER: usize = 64 << 10;
 /// Bytes up to which texts are decoded in place, if nothing else is at work.
-const IN_PLACE: usize = 16 << 10;
+const IN_PLACE: usize = 8 << 10;
 /// Most jobs at a time, whatever the machine: what they hold is memory.
 const MOST_JOBS: usize = 8;
 
 /// Cuts chunks into texts.
 pub(super) trait Splitter {
+    /// Whether texts are of use before the answer is complete, and so shall not wait for company.
+    const URGENT: bool;
+
     /// Adds the texts that `chunk` completes to `texts`.
     ///
     /// # Errors
@@ -122,7 +125,7 @@ impl<S: Splitter, T: Send + 'static> Intake<S, T> {
             let frame = match body.frame().now_or_never() {
                 Some(frame) => frame,
                 // Nothing more is at hand: what waits for company waits no longer.
-                None => match self.flush() {
+                None => match S::URGENT.then(|| self.flush()).flatten() {
                     Some(decoded) => return Step::Decoded(decoded),
                     None => tokio::select! {
                         biased;

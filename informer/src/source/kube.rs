@@ -354,6 +354,8 @@ struct ListSplitter {
 }
 
 impl Splitter for ListSplitter {
+    const URGENT: bool = false;
+
     fn split(&mut self, chunk: Bytes, texts: &mut Vec<Bytes>) -> Result<(), Error> {
         self.scanner.push(chunk);
         while let Some(part) = self.scanner.next().map_err(no_list)? {

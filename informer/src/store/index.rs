@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Hasher;
+use super::slab::Id;
 use super::trie::Trie;
 use crate::{BoxError, ObjectKey};
 
@@ -19,7 +20,16 @@ type Values = Result<Vec<String>, BoxError>;
 /// How the values of one index come out of an object.
 pub(super) struct Indexer<K> {
     pub(super) name: Arc<str>,
-    function: Box<dyn Fn(&K) -> Values + Send + Sync>,
+    function: Arc<dyn Fn(&K) -> Values + Send + Sync>,
+}
+
+impl<K> Clone for Indexer<K> {
+    fn clone(&self) -> Self {
+        Self {
+            name: Arc::clone(&self.name),
+            function: Arc::clone(&self.function),
+        }
+    }
 }
 
 impl<K> fmt::Debug for Indexer<K> {
@@ -32,7 +42,7 @@ impl<K> Indexer<K> {
     pub(super) fn new(name: &str, function: impl Fn(&K) -> Values + Send + Sync + 'static) -> Self {
         Self {
             name: Arc::from(name),
-            function: Box::new(function),
+            function: Arc::new(function),
         }
     }
 
@@ -56,13 +66,101 @@ impl<K> Indexer<K> {
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     pub(super) name: Arc<str>,
-    sets: Trie<Arc<Set>>,
+    sets: Trie<Set>,
 }
 
 #[derive(Clone, Debug)]
 struct Set {
     value: Arc<str>,
-    keys: Trie<ObjectKey>,
+    members: Members,
+}
+
+/// The objects of one value, by number.
+#[derive(Clone, Debug)]
+enum Members {
+    One(Id),
+    /// In the order of their numbers, up to [`FEW`].
+    Few(Arc<[Id]>),
+    Many(Trie<Id>),
+}
+
+/// Numbers that are copied to add one. More of them than this share what stays.
+const FEW: usize = 256;
+
+/// Distinct numbers are distinct, and spread over the lowest bits, which a trie looks at first.
+fn spread(id: Id) -> u64 {
+    u64::from(id)
+}
+
+impl Members {
+    fn len(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Few(ids) => ids.len(),
+            Self::Many(ids) => ids.len(),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Id> {
+        let (few, many) = match self {
+            Self::One(id) => (std::slice::from_ref(id), None),
+            Self::Few(ids) => (&ids[..], None),
+            Self::Many(ids) => (&[][..], Some(ids)),
+        };
+        few.iter()
+            .copied()
+            .chain(many.into_iter().flat_map(|ids| ids.iter().copied()))
+    }
+
+    fn insert(&mut self, id: Id) {
+        match self {
+            Self::One(other) if *other == id => {}
+            Self::One(other) => *self = Self::Few(Arc::new([id.min(*other), id.max(*other)])),
+            Self::Few(ids) => {
+                let Err(at) = ids.binary_search(&id) else {
+                    return;
+                };
+                let grown = ids[..at].iter().chain([&id]).chain(&ids[at..]).copied();
+                *self = if ids.len() < FEW {
+                    Self::Few(grown.collect())
+                } else {
+                    let mut many = Trie::default();
+                    for id in grown {
+                        many.insert(spread(id), id, |other| *other == id);
+                    }
+                    Self::Many(many)
+                };
+            }
+            Self::Many(ids) => {
+                ids.insert(spread(id), id, |other| *other == id);
+            }
+        }
+    }
+
+    /// Whether none is left.
+    fn remove(&mut self, id: Id) -> bool {
+        match self {
+            Self::One(other) => return *other == id,
+            Self::Few(ids) => {
+                if let Ok(at) = ids.binary_search(&id) {
+                    let left = ids[..at].iter().chain(&ids[at + 1..]).copied();
+                    *self = match ids.len() {
+                        2 => Self::One(ids[1 - at]),
+                        _ => Self::Few(left.collect()),
+                    };
+                }
+            }
+            Self::Many(ids) => {
+                ids.remove(spread(id), |other| *other == id);
+                if ids.len() <= FEW / 2 {
+                    let mut few: Vec<_> = ids.iter().copied().collect();
+                    few.sort_unstable();
+                    *self = Self::Few(few.into());
+                }
+            }
+        }
+        false
+    }
 }
 
 impl Index {
@@ -73,21 +171,22 @@ impl Index {
         }
     }
 
-    fn set(&self, hasher: &Hasher, value: &str) -> Option<&Arc<Set>> {
-        self.sets
-            .find(hasher.value(value), |set| *set.value == *value)
+    fn set(&self, hasher: &Hasher, value: &str) -> Option<&Set> {
+        self.sets.find(hasher.value(value), |set| {
+            (*set.value == *value).then_some(set)
+        })
     }
 
-    /// Hashes and keys of the objects with `value`.
-    pub(super) fn keys(&self, hasher: &Hasher, value: &str) -> impl Iterator<Item = &ObjectKey> {
+    /// Numbers of the objects with `value`.
+    pub(super) fn ids(&self, hasher: &Hasher, value: &str) -> impl Iterator<Item = Id> {
         self.set(hasher, value)
             .into_iter()
-            .flat_map(|set| set.keys.iter())
+            .flat_map(|set| set.members.iter())
     }
 
     /// How many objects have `value`.
     pub(super) fn count(&self, hasher: &Hasher, value: &str) -> usize {
-        self.set(hasher, value).map_or(0, |set| set.keys.len())
+        self.set(hasher, value).map_or(0, |set| set.members.len())
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &Arc<str>> {
@@ -99,32 +198,64 @@ impl Index {
         self.set(hasher, value).map(|set| &set.value)
     }
 
-    pub(super) fn insert(&mut self, hasher: &Hasher, value: &Arc<str>, key: &ObjectKey) {
-        let hash = hasher.value(value);
-        // The set leaves the index while it changes: held twice, it would be copied.
-        let mut set = self
-            .sets
-            .remove(hash, |set| set.value == *value)
-            .unwrap_or_else(|| {
-                Arc::new(Set {
-                    value: Arc::clone(value),
-                    keys: Trie::default(),
-                })
-            });
-        let keys = &mut Arc::make_mut(&mut set).keys;
-        keys.insert(hasher.key(key), key.clone(), |other| other == key);
-        self.sets.insert(hash, set, |other| other.value == *value);
+    pub(super) fn insert(&mut self, hasher: &Hasher, value: &Arc<str>, id: Id) {
+        let mut set = match self.set(hasher, value) {
+            Some(set) => set.clone(),
+            None => Set {
+                value: Arc::clone(value),
+                members: Members::One(id),
+            },
+        };
+        set.members.insert(id);
+        self.sets
+            .insert(hasher.value(value), set, |other| other.value == *value);
     }
 
-    pub(super) fn remove(&mut self, hasher: &Hasher, value: &Arc<str>, key: &ObjectKey) {
-        let hash = hasher.value(value);
-        let Some(mut set) = self.sets.remove(hash, |set| set.value == *value) else {
+    pub(super) fn remove(&mut self, hasher: &Hasher, value: &Arc<str>, id: Id) {
+        let Some(mut set) = self.set(hasher, value).cloned() else {
             return;
         };
-        let keys = &mut Arc::make_mut(&mut set).keys;
-        keys.remove(hasher.key(key), |other| other == key);
-        if !keys.is_empty() {
-            self.sets.insert(hash, set, |other| other.value == *value);
+        let hash = hasher.value(value);
+        let same = |other: &Set| other.value == *value;
+        if set.members.remove(id) {
+            self.sets.remove(hash, same);
+        } else {
+            self.sets.insert(hash, set, same);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn members_are_a_set_in_each_of_its_forms(
+            first in 0..2 * FEW,
+            ops in proptest::collection::vec((0..1000_u32, any::<bool>()), 0..600),
+        ) {
+            let mut members: Option<Members> = None;
+            let mut model = BTreeSet::new();
+            let first = (0..first).map(|id| (u32::try_from(id).unwrap(), true));
+            for (id, comes) in first.chain(ops) {
+                match (&mut members, comes) {
+                    (None, false) => {}
+                    (None, true) => members = Some(Members::One(id)),
+                    (Some(some), true) => some.insert(id),
+                    (Some(some), false) => if some.remove(id) {
+                        members = None;
+                    },
+                }
+                if comes { model.insert(id); } else { model.remove(&id); }
+                prop_assert_eq!(members.as_ref().map_or(0, Members::len), model.len());
+            }
+            let held: BTreeSet<_> = members.iter().flat_map(Members::iter).collect();
+            prop_assert_eq!(held, model);
         }
     }
 }

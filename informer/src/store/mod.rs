@@ -5,20 +5,23 @@
 //! objects, indexes and resource version in agreement, for as long as it holds on to it.
 
 pub(crate) mod index;
+mod slab;
 mod sweep;
-pub(crate) mod trie;
+mod trie;
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use foldhash::quality::RandomState;
 use kube_core::Resource;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::index::{Index, Indexer, NAMESPACE_INDEX, Position};
+use self::slab::{Id, Slab};
 use self::trie::Trie;
 use crate::version::{compare_versions, reached};
 use crate::{BoxError, Error, ObjectKey};
@@ -97,7 +100,9 @@ impl<K> Entry<K> {
 /// An unchanging state of the whole store.
 pub(crate) struct Version<K> {
     hasher: Hasher,
-    objects: Trie<Arc<Entry<K>>>,
+    /// Entries by number, which stays the same through all changes of an object.
+    entries: Slab<Arc<Entry<K>>>,
+    ids: Trie<Id>,
     indexes: Vec<Index>,
     resource_version: Arc<str>,
 }
@@ -105,7 +110,7 @@ pub(crate) struct Version<K> {
 impl<K> fmt::Debug for Version<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Version")
-            .field("objects", &self.objects.len())
+            .field("objects", &self.entries.len())
             .field("resource_version", &self.resource_version)
             .finish_non_exhaustive()
     }
@@ -115,7 +120,8 @@ impl<K> Clone for Version<K> {
     fn clone(&self) -> Self {
         Self {
             hasher: self.hasher.clone(),
-            objects: self.objects.clone(),
+            entries: self.entries.clone(),
+            ids: self.ids.clone(),
             indexes: self.indexes.clone(),
             resource_version: Arc::clone(&self.resource_version),
         }
@@ -124,7 +130,7 @@ impl<K> Clone for Version<K> {
 
 impl<K> Version<K> {
     pub(crate) fn len(&self) -> usize {
-        self.objects.len()
+        self.entries.len()
     }
 
     pub(crate) fn resource_version(&self) -> &Arc<str> {
@@ -136,14 +142,17 @@ impl<K> Version<K> {
     }
 
     fn find(&self, namespace: Option<&str>, name: &str) -> Option<&Arc<Entry<K>>> {
-        self.objects
-            .find(self.hasher.parts(namespace, name), |entry| {
+        let hash = self.hasher.parts(namespace, name);
+        self.ids.find(hash, |id| {
+            self.entries.get(*id).filter(|entry| {
                 entry.key.name() == name && entry.key.namespace() == namespace
             })
+        })
     }
 
+    /// All entries, in the order in which their keys came.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Entry<K>>> {
-        self.objects.iter()
+        self.entries.iter()
     }
 
     fn index(&self, name: &str) -> Result<&Index, Error> {
@@ -166,12 +175,13 @@ impl<K> Version<K> {
             })
     }
 
-    pub(crate) fn keys_by_index(
+    pub(crate) fn by_index(
         &self,
         index: &str,
         value: &str,
-    ) -> Result<impl Iterator<Item = &ObjectKey>, Error> {
-        Ok(self.index(index)?.keys(&self.hasher, value))
+    ) -> Result<impl Iterator<Item = &Arc<Entry<K>>>, Error> {
+        let ids = self.index(index)?.ids(&self.hasher, value);
+        Ok(ids.filter_map(|id| self.entries.get(id)))
     }
 
     pub(crate) fn count_by_index(&self, index: &str, value: &str) -> Result<usize, Error> {
@@ -190,12 +200,7 @@ impl<K> Version<K> {
     where
         K: Resource,
     {
-        let meta = object.meta();
-        let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
-        let namespace = meta
-            .namespace
-            .as_deref()
-            .filter(|namespace| !namespace.is_empty());
+        let (namespace, name) = names(object)?;
         if let Some(entry) = self.find(namespace, name) {
             return Some(entry.key.clone());
         }
@@ -209,41 +214,65 @@ impl<K> Version<K> {
         })
     }
 
+    /// What is stored under the key of `object`.
+    fn stored(&self, object: &K) -> Option<&Arc<Entry<K>>>
+    where
+        K: Resource,
+    {
+        let (namespace, name) = names(object)?;
+        self.find(namespace, name)
+    }
+
+    fn id(&self, key: &ObjectKey) -> Option<Id> {
+        self.ids.find(self.hasher.key(key), |id| {
+            let entry = self.entries.get(*id)?;
+            (entry.key == *key).then_some(*id)
+        })
+    }
+
     /// Puts `new` in the place of what was stored under its key, in all indexes.
-    fn put(&mut self, new: &Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
+    fn put(&mut self, new: Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
+        if let Some(id) = self.id(&new.key) {
+            let old = self.entries.replace(id, Arc::clone(&new));
+            self.reindex(id, old.as_deref(), Some(&new));
+            return old;
+        }
         let hash = self.hasher.key(&new.key);
-        let old = self
-            .objects
-            .insert(hash, Arc::clone(new), |entry| entry.key == new.key);
-        self.reindex(old.as_deref(), Some(new));
-        old
+        let id = self.entries.insert(Arc::clone(&new));
+        self.ids.insert(hash, id, |other| *other == id);
+        self.reindex(id, None, Some(&new));
+        None
     }
 
     fn take(&mut self, key: &ObjectKey) -> Option<Arc<Entry<K>>> {
-        let old = self
-            .objects
-            .remove(self.hasher.key(key), |entry| entry.key == *key)?;
-        self.reindex(Some(&old), None);
+        let id = self.id(key)?;
+        self.ids.remove(self.hasher.key(key), |other| *other == id);
+        let old = self.entries.remove(id)?;
+        self.reindex(id, Some(&old), None);
         Some(old)
     }
 
-    /// Moves the index entries of one key; a value that stays costs no set operation.
-    fn reindex(&mut self, old: Option<&Entry<K>>, new: Option<&Entry<K>>) {
+    /// Moves the index entries of one object; a value that stays costs no set operation.
+    fn reindex(&mut self, id: Id, old: Option<&Entry<K>>, new: Option<&Entry<K>>) {
         let (before, after) = (
             old.map_or(&[][..], |e| &e.values),
             new.map_or(&[][..], |e| &e.values),
         );
-        if let Some(old) = old {
-            for (position, value) in before.iter().filter(|pair| !after.contains(pair)) {
-                self.indexes[usize::from(*position)].remove(&self.hasher, value, &old.key);
-            }
+        for (position, value) in before.iter().filter(|pair| !after.contains(pair)) {
+            self.indexes[usize::from(*position)].remove(&self.hasher, value, id);
         }
-        if let Some(new) = new {
-            for (position, value) in after.iter().filter(|pair| !before.contains(pair)) {
-                self.indexes[usize::from(*position)].insert(&self.hasher, value, &new.key);
-            }
+        for (position, value) in after.iter().filter(|pair| !before.contains(pair)) {
+            self.indexes[usize::from(*position)].insert(&self.hasher, value, id);
         }
     }
+}
+
+/// Namespace, if there is one, and name.
+fn names<K: Resource>(object: &K) -> Option<(Option<&str>, &str)> {
+    let meta = object.meta();
+    let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
+    let namespace = meta.namespace.as_deref();
+    Some((namespace.filter(|namespace| !namespace.is_empty()), name))
 }
 
 /// The store of one informer.
@@ -251,7 +280,7 @@ impl<K> Version<K> {
 pub(crate) struct Store<K> {
     current: ArcSwap<Version<K>>,
     /// Held through every write; the indexers only change together with the version.
-    indexers: Mutex<Vec<Indexer<K>>>,
+    indexers: Mutex<Arc<[Indexer<K>]>>,
     resource_version: watch::Sender<Arc<str>>,
 }
 
@@ -269,13 +298,14 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let nothing = Arc::<str>::from("");
         let version = Version {
             hasher: Hasher::default(),
-            objects: Trie::default(),
+            entries: Slab::default(),
+            ids: Trie::default(),
             indexes: vec![Index::new(Arc::clone(&by_namespace.name))],
             resource_version: Arc::clone(&nothing),
         };
         Self {
             current: ArcSwap::from_pointee(version),
-            indexers: Mutex::new(vec![by_namespace]),
+            indexers: Mutex::new(Arc::new([by_namespace])),
             resource_version: watch::Sender::new(nothing),
         }
     }
@@ -283,6 +313,12 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// The current version. Wait-free.
     pub(crate) fn version(&self) -> Arc<Version<K>> {
         self.current.load_full()
+    }
+
+    /// Looks at the current version without holding on to it. Wait-free, and of readers and
+    /// writer none touches what another one writes.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Version<K>) -> T) -> T {
+        look(&self.current.load())
     }
 
     fn publish(&self, version: Version<K>) {
@@ -314,7 +350,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let indexer = Indexer::new(name, function);
         let mut version = Version::clone(&self.current.load());
         version.indexes.push(Index::new(Arc::clone(&indexer.name)));
-        let entries: Vec<_> = version.objects.iter().map(Arc::clone).collect();
+        let entries: Vec<_> = version.iter().map(Arc::clone).collect();
         for entry in entries {
             let added = indexer.values(&entry.key, &entry.object);
             if added.is_empty() {
@@ -322,13 +358,13 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             }
             let mut values = entry.values.to_vec();
             values.extend(added.into_iter().map(|value| (position, Arc::from(value))));
-            version.put(&Arc::new(Entry {
+            version.put(Arc::new(Entry {
                 key: entry.key.clone(),
                 object: Arc::clone(&entry.object),
                 values: values.into(),
             }));
         }
-        indexers.push(indexer);
+        *indexers = indexers.iter().cloned().chain([indexer]).collect();
         self.publish(version);
         Ok(())
     }
@@ -471,7 +507,7 @@ impl<K: Resource> Version<K> {
         }
         let new = Arc::new(object);
         let entry = self.entry(indexers, key, Arc::clone(&new));
-        let (gone, change) = changes_by(self.put(&entry), new);
+        let (gone, change) = changes_by(self.put(entry), new);
         changes.extend(gone);
         changes.push(change);
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use kube_core::Resource;
 
-use super::index::Indexer;
+use super::index::{Index, Indexer};
+use super::slab::Slab;
 use super::trie::Trie;
 use super::{Change, Entry, Store, Version, changes_by, same_state};
 use crate::ObjectKey;
@@ -17,9 +18,10 @@ use crate::ObjectKey;
 pub(crate) struct BuildUp<K> {
     /// The state that the list is compared with.
     base: Arc<Version<K>>,
-    entries: Trie<Arc<Entry<K>>>,
+    next: Version<K>,
+    indexers: Arc<[Indexer<K>]>,
     /// Entries that differ from the stored ones, in list order. One that a later object of its
-    /// key replaced, or that was removed, is no longer the one in `entries`.
+    /// key replaced, or that was removed, is no longer the one in `next`.
     fresh: Vec<Arc<Entry<K>>>,
 }
 
@@ -29,51 +31,58 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
     /// Returns whether the object has a name; without one it cannot be stored.
     #[must_use]
     pub(crate) fn put(&mut self, object: K) -> bool {
-        let Some(key) = self.base.shared_key(&object) else {
-            return false;
-        };
-        let stored = self.base.get(&key);
-        let entry = match stored {
-            Some(stored) if same_state(&*stored.object, &object) => Arc::clone(stored),
-            // Index values come at the commit, when no index can be added any more.
-            _ => Arc::new(Entry {
-                key,
-                object: Arc::new(object),
-                values: Box::default(),
-            }),
-        };
-        let unchanged = stored.is_some_and(|stored| Arc::ptr_eq(stored, &entry));
-        let hash = self.base.hasher.key(&entry.key);
-        self.entries
-            .insert(hash, Arc::clone(&entry), |other| other.key == entry.key);
-        if !unchanged {
-            self.fresh.push(entry);
+        let stored = self.base.stored(&object);
+        if let Some(stored) = stored.filter(|stored| same_state(&*stored.object, &object)) {
+            let stored = Arc::clone(stored);
+            self.next.put(stored);
+            return true;
         }
+        let key = match stored {
+            Some(stored) => Some(stored.key.clone()),
+            None => self.next.shared_key(&object),
+        };
+        let Some(key) = key else { return false };
+        let entry = self.next.entry(&self.indexers, key, Arc::new(object));
+        self.next.put(Arc::clone(&entry));
+        self.fresh.push(entry);
         true
     }
 
     /// Takes the stored copy of an object over, if there is one.
     pub(crate) fn keep(&mut self, key: &ObjectKey) {
         if let Some(stored) = self.base.get(key) {
-            let hash = self.base.hasher.key(key);
-            self.entries
-                .insert(hash, Arc::clone(stored), |entry| entry.key == *key);
+            self.next.put(Arc::clone(stored));
         }
     }
 
     /// Takes the object of `key` out of the new state.
     pub(crate) fn remove(&mut self, key: &ObjectKey) {
-        let hash = self.base.hasher.key(key);
-        self.entries.remove(hash, |entry| entry.key == *key);
+        self.next.take(key);
+    }
+
+    /// The new state with the values of all `indexers`, of which some came during the build-up.
+    fn indexed(&self, indexers: &Arc<[Indexer<K>]>) -> Version<K> {
+        if Arc::ptr_eq(indexers, &self.indexers) {
+            return self.next.clone();
+        }
+        let mut next = self.next.emptied(indexers);
+        for entry in self.next.iter() {
+            let object = Arc::clone(&entry.object);
+            next.put(next.entry(indexers, entry.key.clone(), object));
+        }
+        next
     }
 }
 
 impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// Begins a new state, to be finished by [`Store::replace`].
     pub(crate) fn build_up(&self) -> BuildUp<K> {
+        let indexers = Arc::clone(&*self.indexers.lock());
+        let base = self.version();
         BuildUp {
-            base: self.version(),
-            entries: Trie::default(),
+            next: base.emptied(&indexers),
+            base,
+            indexers,
             fresh: Vec::new(),
         }
     }
@@ -82,32 +91,25 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// list order. A deletion carries the last state known, which need not be the final one.
     pub(crate) fn replace(&self, built: &BuildUp<K>, resource_version: &str) -> Vec<Change<K>> {
         let indexers = self.indexers.lock();
-        let mut version = Version::clone(&self.current.load());
-        let gone: Vec<ObjectKey> = version
-            .iter()
-            .filter(|entry| built.find(&entry.key).is_none())
-            .map(|entry| entry.key.clone())
-            .collect();
-        let mut changes = Vec::with_capacity(gone.len() + built.fresh.len());
-        for key in gone {
-            if let Some(entry) = version.take(&key) {
-                let object = Arc::clone(&entry.object);
+        let before = self.current.load_full();
+        let mut version = built.indexed(&indexers);
+        let mut changes = Vec::with_capacity(built.fresh.len());
+        for entry in before.iter() {
+            if version.id(&entry.key).is_none() {
                 changes.push(Change::Deleted {
-                    object,
+                    object: Arc::clone(&entry.object),
                     final_state_known: false,
                 });
             }
         }
         let mut born = Vec::with_capacity(built.fresh.len());
         for entry in &built.fresh {
-            if !built
-                .find(&entry.key)
-                .is_some_and(|current| Arc::ptr_eq(current, entry))
-            {
+            let current = version.get(&entry.key);
+            if !current.is_some_and(|current| Arc::ptr_eq(&current.object, &entry.object)) {
                 continue;
             }
-            let new = Arc::clone(&entry.object);
-            let (gone, change) = changes_by(version.put_indexed(&indexers, entry), new);
+            let old = before.get(&entry.key).map(Arc::clone);
+            let (gone, change) = changes_by(old, Arc::clone(&entry.object));
             changes.extend(gone);
             born.push(change);
         }
@@ -118,20 +120,18 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 }
 
-impl<K: Resource> BuildUp<K> {
-    fn find(&self, key: &ObjectKey) -> Option<&Arc<Entry<K>>> {
-        self.entries
-            .find(self.base.hasher.key(key), |entry| entry.key == *key)
-    }
-}
-
 impl<K: Resource> Version<K> {
-    fn put_indexed(
-        &mut self,
-        indexers: &[Indexer<K>],
-        entry: &Arc<Entry<K>>,
-    ) -> Option<Arc<Entry<K>>> {
-        let entry = self.entry(indexers, entry.key.clone(), Arc::clone(&entry.object));
-        self.put(&entry)
+    /// A version without objects, with the indexes of `indexers`.
+    fn emptied(&self, indexers: &[Indexer<K>]) -> Self {
+        let indexes = indexers.iter();
+        Self {
+            hasher: self.hasher.clone(),
+            entries: Slab::default(),
+            ids: Trie::default(),
+            indexes: indexes
+                .map(|indexer| Index::new(Arc::clone(&indexer.name)))
+                .collect(),
+            resource_version: Arc::clone(&self.resource_version),
+        }
     }
 }

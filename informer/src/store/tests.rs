@@ -89,9 +89,9 @@ fn apply(store: &Store<ConfigMap>, deltas: Vec<Delta<ConfigMap>>, version: &str)
 fn by_label(store: &Store<ConfigMap>, label: &str) -> BTreeSet<String> {
     let version = store.version();
     version
-        .keys_by_index("labels", label)
+        .by_index("labels", label)
         .unwrap()
-        .map(|key| key.name().to_owned())
+        .map(|entry| entry.key.name().to_owned())
         .collect()
 }
 
@@ -166,10 +166,7 @@ fn s2_indexes_follow_their_objects_and_keep_no_empty_value() {
     assert_eq!(label_values(&store), names(["y"]));
     assert_eq!(by_label(&store, "y"), names(["b"]));
     let version = store.version();
-    let in_namespace = version
-        .keys_by_index(NAMESPACE_INDEX, "n1")
-        .unwrap()
-        .count();
+    let in_namespace = version.by_index(NAMESPACE_INDEX, "n1").unwrap().count();
     assert_eq!(in_namespace, 2);
     assert!(matches!(
         version.index("nodes"),
@@ -212,11 +209,7 @@ fn i62_an_index_function_that_fails_or_panics_leaves_out_its_object_alone() {
     }
     assert_eq!(store.version().len(), 3);
     assert_eq!(
-        store
-            .version()
-            .keys_by_index("moody", "fine")
-            .unwrap()
-            .count(),
+        store.version().by_index("moody", "fine").unwrap().count(),
         1
     );
     assert_eq!(by_label(&store, "l").len(), 3);
@@ -379,9 +372,9 @@ fn check_agreement(version: &Version<ConfigMap>) {
         .unwrap()
         .map(|value| {
             let keys = version
-                .keys_by_index("labels", value)
+                .by_index("labels", value)
                 .unwrap()
-                .cloned()
+                .map(|entry| entry.key.clone())
                 .collect();
             (value.to_string(), keys)
         })

@@ -8,21 +8,33 @@ use std::sync::Arc;
 
 const BITS: u32 = 4;
 const WIDTH: usize = 1 << BITS;
-const LEAF_MAX: usize = 16;
+const LEAF_MAX: usize = 32;
 /// Levels after which a hash has no more bits; leaves there hold true collisions and never split.
 const MAX_DEPTH: u32 = u64::BITS / BITS;
 
 /// Map from hashes to values; the caller tells values of one hash apart.
 #[derive(Debug)]
 pub(crate) struct Trie<V> {
-    root: Option<Arc<Node<V>>>,
+    root: Node<V>,
     len: usize,
 }
 
-#[derive(Clone, Debug)]
+/// A leaf stands in one allocation with its length, so that a look-up goes to memory once for it.
+#[derive(Debug)]
 enum Node<V> {
-    Leaf(Vec<(u64, V)>),
-    Branch([Option<Arc<Node<V>>>; WIDTH]),
+    Empty,
+    Leaf(Arc<[(u64, V)]>),
+    Branch(Arc<[Node<V>; WIDTH]>),
+}
+
+impl<V> Clone for Node<V> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Empty => Self::Empty,
+            Self::Leaf(entries) => Self::Leaf(Arc::clone(entries)),
+            Self::Branch(children) => Self::Branch(Arc::clone(children)),
+        }
+    }
 }
 
 impl<V> Clone for Trie<V> {
@@ -36,7 +48,10 @@ impl<V> Clone for Trie<V> {
 
 impl<V> Default for Trie<V> {
     fn default() -> Self {
-        Self { root: None, len: 0 }
+        Self {
+            root: Node::Empty,
+            len: 0,
+        }
     }
 }
 
@@ -52,24 +67,25 @@ impl<V> Trie<V> {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The value of this hash for which `same` holds.
-    pub(crate) fn find(&self, hash: u64, mut same: impl FnMut(&V) -> bool) -> Option<&V> {
-        let mut node = self.root.as_deref()?;
+    /// What `matches` makes of the first value of this hash that it accepts.
+    pub(crate) fn find<'a, T>(
+        &'a self,
+        hash: u64,
+        mut matches: impl FnMut(&'a V) -> Option<T>,
+    ) -> Option<T> {
+        let mut node = &self.root;
         let mut depth = 0;
         loop {
             match node {
+                Node::Empty => return None,
                 Node::Leaf(entries) => {
                     return entries
                         .iter()
-                        .find(|(other, value)| *other == hash && same(value))
-                        .map(|(_, value)| value);
+                        .filter(|(other, _)| *other == hash)
+                        .find_map(|(_, value)| matches(value));
                 }
                 Node::Branch(children) => {
-                    node = children[slot(hash, depth)].as_deref()?;
+                    node = &children[slot(hash, depth)];
                     depth += 1;
                 }
             }
@@ -79,7 +95,7 @@ impl<V> Trie<V> {
     /// All values, in no particular order.
     pub(crate) fn iter(&self) -> Iter<'_, V> {
         Iter {
-            pending: self.root.as_deref().into_iter().collect(),
+            pending: vec![&self.root],
             leaf: [].iter(),
         }
     }
@@ -93,118 +109,100 @@ impl<V: Clone> Trie<V> {
         value: V,
         same: impl FnMut(&V) -> bool,
     ) -> Option<V> {
-        let root = self
-            .root
-            .get_or_insert_with(|| Arc::new(Node::Leaf(Vec::new())));
-        let old = Self::insert_below(root, 0, hash, value, same);
+        let old = self.root.insert(0, hash, value, same);
         self.len += usize::from(old.is_none());
         old
     }
 
-    fn insert_below(
-        node: &mut Arc<Node<V>>,
+    /// Takes out the value for which `same` holds.
+    pub(crate) fn remove(&mut self, hash: u64, mut same: impl FnMut(&V) -> bool) -> Option<V> {
+        // An absent value must not cost a copy of the path.
+        self.find(hash, |value| same(value).then_some(()))?;
+        let removed = self.root.remove(0, hash, same);
+        self.len -= usize::from(removed.is_some());
+        removed
+    }
+}
+
+impl<V: Clone> Node<V> {
+    fn insert(
+        &mut self,
         depth: u32,
         hash: u64,
         value: V,
         mut same: impl FnMut(&V) -> bool,
     ) -> Option<V> {
-        let node = Arc::make_mut(node);
-        match node {
-            Node::Branch(children) => {
-                let child = children[slot(hash, depth)]
-                    .get_or_insert_with(|| Arc::new(Node::Leaf(Vec::new())));
-                Self::insert_below(child, depth + 1, hash, value, same)
+        match self {
+            Self::Branch(children) => {
+                let child = &mut Arc::make_mut(children)[slot(hash, depth)];
+                child.insert(depth + 1, hash, value, same)
             }
-            Node::Leaf(entries) => {
-                let found = entries
-                    .iter_mut()
-                    .find(|(other, value)| *other == hash && same(value));
-                if let Some((_, place)) = found {
-                    return Some(std::mem::replace(place, value));
+            Self::Leaf(entries) => {
+                let place = entries
+                    .iter()
+                    .position(|(other, value)| *other == hash && same(value));
+                if let Some(at) = place {
+                    let entry = &mut Arc::make_mut(entries)[at];
+                    return Some(std::mem::replace(&mut entry.1, value));
                 }
-                entries.push((hash, value));
-                if entries.len() > LEAF_MAX && depth < MAX_DEPTH {
-                    *node = Node::split(std::mem::take(entries), depth);
-                }
+                let grown = entries.iter().cloned().chain([(hash, value)]);
+                *self = if entries.len() >= LEAF_MAX && depth < MAX_DEPTH {
+                    Self::split(grown, depth)
+                } else {
+                    Self::Leaf(grown.collect())
+                };
+                None
+            }
+            Self::Empty => {
+                *self = Self::Leaf(Arc::new([(hash, value)]));
                 None
             }
         }
     }
 
-    /// Takes out the value for which `same` holds.
-    pub(crate) fn remove(&mut self, hash: u64, same: impl FnMut(&V) -> bool) -> Option<V> {
-        let root = self.root.as_mut()?;
-        let (removed, empty) = Self::remove_below(root, 0, hash, same);
-        if empty {
-            self.root = None;
-        }
-        self.len -= usize::from(removed.is_some());
-        removed
-    }
-
-    /// Also tells whether the node holds nothing any more.
-    fn remove_below(
-        node: &mut Arc<Node<V>>,
-        depth: u32,
-        hash: u64,
-        mut same: impl FnMut(&V) -> bool,
-    ) -> (Option<V>, bool) {
-        // An absent value must not cost a copy of the path.
-        if depth == 0 && !Self::contains(node, hash, &mut same) {
-            return (None, false);
-        }
-        let node = Arc::make_mut(node);
-        match node {
-            Node::Leaf(entries) => {
-                let at = entries
-                    .iter()
-                    .position(|(other, value)| *other == hash && same(value));
-                let removed = at.map(|at| entries.swap_remove(at).1);
-                (removed, entries.is_empty())
-            }
-            Node::Branch(children) => {
-                let place = &mut children[slot(hash, depth)];
-                let Some(child) = place else {
-                    return (None, false);
-                };
-                let (removed, empty) = Self::remove_below(child, depth + 1, hash, same);
-                if empty {
-                    *place = None;
-                }
-                let mut present = children.iter().flatten();
-                let (first, second) = (present.next(), present.next());
-                match (first, second) {
-                    (None, _) => (removed, true),
-                    // A branch over a single leaf is that leaf.
-                    (Some(only), None) if matches!(**only, Node::Leaf(_)) => {
-                        let only = Arc::clone(only);
-                        *node = Arc::unwrap_or_clone(only);
-                        (removed, false)
-                    }
-                    _ => (removed, false),
-                }
-            }
-        }
-    }
-
-    fn contains(root: &Arc<Node<V>>, hash: u64, same: impl FnMut(&V) -> bool) -> bool {
-        Self {
-            root: Some(Arc::clone(root)),
-            len: 0,
-        }
-        .find(hash, same)
-        .is_some()
-    }
-}
-
-impl<V> Node<V> {
-    fn split(entries: Vec<(u64, V)>, depth: u32) -> Self {
+    fn split(entries: impl Iterator<Item = (u64, V)>, depth: u32) -> Self {
         let mut parts: [Vec<(u64, V)>; WIDTH] = Default::default();
         for (hash, value) in entries {
             parts[slot(hash, depth)].push((hash, value));
         }
         // A part can hold all entries; it splits when the next one comes.
-        Self::Branch(parts.map(|part| (!part.is_empty()).then(|| Arc::new(Self::Leaf(part)))))
+        Self::Branch(Arc::new(parts.map(|part| match part.is_empty() {
+            true => Self::Empty,
+            false => Self::Leaf(part.into()),
+        })))
+    }
+
+    fn remove(&mut self, depth: u32, hash: u64, mut same: impl FnMut(&V) -> bool) -> Option<V> {
+        match self {
+            Self::Empty => None,
+            Self::Leaf(entries) => {
+                let at = entries
+                    .iter()
+                    .position(|(other, value)| *other == hash && same(value))?;
+                let removed = entries[at].1.clone();
+                let before = entries[..at].iter();
+                let left = before.chain(&entries[at + 1..]).cloned();
+                *self = match entries.len() {
+                    1 => Self::Empty,
+                    _ => Self::Leaf(left.collect()),
+                };
+                Some(removed)
+            }
+            Self::Branch(children) => {
+                let children = Arc::make_mut(children);
+                let removed = children[slot(hash, depth)].remove(depth + 1, hash, same);
+                let mut present = children
+                    .iter()
+                    .filter(|child| !matches!(child, Self::Empty));
+                match (present.next(), present.next()) {
+                    (None, _) => *self = Self::Empty,
+                    // A branch over a single leaf is that leaf.
+                    (Some(only @ Self::Leaf(_)), None) => *self = only.clone(),
+                    _ => {}
+                }
+                removed
+            }
+        }
     }
 }
 
@@ -224,11 +222,9 @@ impl<'a, V> Iterator for Iter<'a, V> {
                 return Some(value);
             }
             match self.pending.pop()? {
+                Node::Empty => {}
                 Node::Leaf(entries) => self.leaf = entries.iter(),
-                Node::Branch(children) => {
-                    self.pending
-                        .extend(children.iter().flatten().map(Arc::as_ref));
-                }
+                Node::Branch(children) => self.pending.extend(children.iter()),
             }
         }
     }
@@ -296,8 +292,8 @@ mod tests {
             for (trie, model) in kept {
                 prop_assert_eq!(contents(&trie), model.clone());
                 for (key, value) in model {
-                    let found = trie.find(hash(key, spread), |(k, _)| *k == key);
-                    prop_assert_eq!(found, Some(&(key, value)));
+                    let found = trie.find(hash(key, spread), |(k, v)| (*k == key).then_some(*v));
+                    prop_assert_eq!(found, Some(value));
                 }
             }
         }
@@ -312,6 +308,6 @@ mod tests {
         for key in 0..1000_u16 {
             assert!(trie.remove(hash(key, 2), |(k, _)| *k == key).is_some());
         }
-        assert!(trie.is_empty() && trie.root.is_none());
+        assert!(trie.len() == 0 && matches!(trie.root, Node::Empty));
     }
 }
