@@ -8,8 +8,8 @@ use kube_core::{Resource, Selector, SelectorExt as _};
 
 use crate::query::{self, Page, Query};
 use crate::shared::Core;
-use crate::store::{Entry, Version};
 use crate::store::index::NAMESPACE_INDEX;
+use crate::store::{Entry, Version};
 use crate::{Error, ObjectKey};
 
 /// The object asked for is not in the cache.
