@@ -477,30 +477,31 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
         batches: &mut [keyed::Batch<K>],
     ) {
         self.let_go();
-        for change in changes {
-            let event = match change {
-                Change::Added(object) => Event::Added {
-                    object,
-                    is_in_initial_list: origin == Origin::Initial,
-                },
-                Change::Updated { old, new } => Event::Updated { old, new },
-                Change::Deleted {
-                    object,
-                    final_state_known,
-                } => Event::Deleted {
-                    object,
-                    final_state_known,
-                },
-            };
-            for batch in batches.iter_mut() {
-                batch.take(&event, origin);
+        let event = |change| match change {
+            Change::Added(object) => Event::Added {
+                object,
+                is_in_initial_list: origin == Origin::Initial,
+            },
+            Change::Updated { old, new } => Event::Updated { old, new },
+            Change::Deleted {
+                object,
+                final_state_known,
+            } => Event::Deleted {
+                object,
+                final_state_known,
+            },
+        };
+        let events: Vec<_> = changes.into_iter().map(event).collect();
+        for batch in batches.iter_mut() {
+            for event in &events {
+                batch.take(event, origin);
             }
-            if let Some((last, others)) = self.members.split_last() {
-                for member in others {
-                    member.subscriber.tell_too(&event, origin);
-                }
-                last.subscriber.tell(event, origin);
+        }
+        if let Some((last, others)) = self.members.split_last() {
+            for member in others {
+                member.subscriber.tell_all(events.iter().cloned(), origin);
             }
+            last.subscriber.tell_all(events, origin);
         }
     }
 }

@@ -106,6 +106,15 @@ impl<K: Resource> Queue<K> {
         self.ready.notify_one();
     }
 
+    pub(super) fn push_all(&self, events: impl IntoIterator<Item = Event<K>>, origin: Origin) {
+        let mut state = self.state.lock();
+        for event in events {
+            state.push(event, origin, self.buffer);
+        }
+        drop(state);
+        self.ready.notify_one();
+    }
+
     /// Marks the end of the initial state behind everything that waits now.
     pub(super) fn push_synced(&self) {
         self.state.lock().slots.push_back(Slot::Synced);

@@ -199,12 +199,14 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         }
     }
 
-    /// As [`tell`](Self::tell), for an event that others are told as well.
-    pub(super) fn tell_too(&self, event: &Event<K>, origin: Origin) {
+    /// As [`tell`](Self::tell), for events that come together: the handler's task is woken once.
+    pub(super) fn tell_all(&self, events: impl IntoIterator<Item = Event<K>>, origin: Origin) {
         if self.is_in_place() {
-            self.call_in_place(event, origin);
+            for event in events {
+                self.call_in_place(&event, origin);
+            }
         } else {
-            self.queue.push(event.clone(), origin);
+            self.queue.push_all(events, origin);
         }
     }
 

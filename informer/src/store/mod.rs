@@ -144,9 +144,9 @@ impl<K> Version<K> {
     fn find(&self, namespace: Option<&str>, name: &str) -> Option<&Arc<Entry<K>>> {
         let hash = self.hasher.parts(namespace, name);
         self.ids.find(hash, |id| {
-            self.entries.get(*id).filter(|entry| {
-                entry.key.name() == name && entry.key.namespace() == namespace
-            })
+            self.entries
+                .get(*id)
+                .filter(|entry| entry.key.name() == name && entry.key.namespace() == namespace)
         })
     }
 
@@ -232,7 +232,12 @@ impl<K> Version<K> {
 
     /// Puts `new` in the place of what was stored under its key, in all indexes.
     fn put(&mut self, new: Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
-        if let Some(id) = self.id(&new.key) {
+        self.put_at(self.id(&new.key), new)
+    }
+
+    /// As [`Version::put`], where the key's number is known.
+    fn put_at(&mut self, id: Option<Id>, new: Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
+        if let Some(id) = id {
             let old = self.entries.replace(id, Arc::clone(&new));
             self.reindex(id, old.as_deref(), Some(&new));
             return old;
@@ -459,11 +464,25 @@ fn same_state<K: Resource>(left: &K, right: &K) -> bool {
 }
 
 impl<K: Resource> Version<K> {
-    fn entry(&self, indexers: &[Indexer<K>], key: ObjectKey, object: Arc<K>) -> Arc<Entry<K>> {
-        let mut values = Vec::new();
+    /// An entry of `object`; index values that stay as they were `before` need no look into the
+    /// indexes.
+    fn entry(
+        &self,
+        indexers: &[Indexer<K>],
+        key: ObjectKey,
+        object: Arc<K>,
+        before: Option<&Entry<K>>,
+    ) -> Arc<Entry<K>> {
+        let known = before.map_or(&[][..], |entry| &entry.values);
+        let mut values = Vec::with_capacity(indexers.len());
         for ((position, indexer), index) in (0..).zip(indexers).zip(&self.indexes) {
             for value in indexer.values(&key, &object) {
-                let value = match index.interned(&self.hasher, &value) {
+                let same = |(at, of): &&(Position, Arc<str>)| *at == position && **of == *value;
+                let interned = match known.iter().find(same) {
+                    Some((_, interned)) => Some(interned),
+                    None => index.interned(&self.hasher, &value),
+                };
+                let value = match interned {
                     Some(interned) => Arc::clone(interned),
                     None if position == 0 => key
                         .shared_namespace()
@@ -499,15 +518,19 @@ impl<K: Resource> Version<K> {
         let Some(key) = self.shared_key(&object) else {
             return;
         };
-        if self
-            .get(&key)
-            .is_some_and(|stored| same_state(&*stored.object, &object))
-        {
+        let id = self.id(&key);
+        let before = id.and_then(|id| self.entries.get(id));
+        if before.is_some_and(|before| same_state(&*before.object, &object)) {
             return;
         }
         let new = Arc::new(object);
-        let entry = self.entry(indexers, key, Arc::clone(&new));
-        let (gone, change) = changes_by(self.put(entry), new);
+        let entry = self.entry(
+            indexers,
+            key,
+            Arc::clone(&new),
+            before.map(|before| &**before),
+        );
+        let (gone, change) = changes_by(self.put_at(id, entry), new);
         changes.extend(gone);
         changes.push(change);
     }

@@ -42,7 +42,9 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
             None => self.next.shared_key(&object),
         };
         let Some(key) = key else { return false };
-        let entry = self.next.entry(&self.indexers, key, Arc::new(object));
+        let before = stored.map(|stored| &**stored);
+        let object = Arc::new(object);
+        let entry = self.next.entry(&self.indexers, key, object, before);
         self.next.put(Arc::clone(&entry));
         self.fresh.push(entry);
         true
@@ -68,7 +70,7 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
         let mut next = self.next.emptied(indexers);
         for entry in self.next.iter() {
             let object = Arc::clone(&entry.object);
-            next.put(next.entry(indexers, entry.key.clone(), object));
+            next.put(next.entry(indexers, entry.key.clone(), object, Some(entry)));
         }
         next
     }
