@@ -16,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::Options;
 use crate::controller::Timing;
+use crate::operations::OperationsArgs;
 use crate::provider::config::Providers;
 use crate::telemetry::{self, LogFormat};
 
@@ -97,6 +98,10 @@ pub struct RunArgs {
     /// YAML file of providers (name: {kind: …}); default is one, kubernetes, of kind kubernetes.
     #[arg(long, value_name = "FILE", env = "PXO_PROVIDERS", value_parser = providers)]
     providers: Option<Providers>,
+
+    /// Leader election and endpoints.
+    #[command(flatten)]
+    operations: OperationsArgs,
 
     /// Logging.
     #[command(flatten)]
@@ -195,6 +200,9 @@ impl RunArgs {
                 ),
             ));
         }
+        let operations = self.operations.into_operations().map_err(|fault| {
+            Args::command().error(clap::error::ErrorKind::ValueValidation, fault)
+        })?;
         Ok(Options {
             cluster: ConfigSource {
                 kubeconfig: self.kubeconfig,
@@ -214,6 +222,7 @@ impl RunArgs {
             cluster_id: self.cluster_id,
             default_proxy_image: self.default_proxy_image,
             providers: self.providers.unwrap_or_default(),
+            operations,
             ..Options::default()
         })
     }
@@ -275,7 +284,10 @@ fn print_crd() -> Result<(), crate::Error> {
         .map_err(crate::Error::Stdout)
 }
 
-fn between(least: &'static str, most: &'static str) -> impl TypedValueParser<Value = Duration> {
+pub(crate) fn between(
+    least: &'static str,
+    most: &'static str,
+) -> impl TypedValueParser<Value = Duration> {
     clap::builder::StringValueParser::new().try_map(move |text| {
         let allowed = || format!("allowed is {least} to {most}, written as 500ms, 10s, 5m or 1h");
         let time = duration(&text).ok_or_else(allowed)?;
@@ -403,6 +415,22 @@ mod tests {
                 &["--backoff-max", "1s", "10s"],
             ),
             (&["--wrkers", "1"], &["--wrkers", "--workers"]),
+            (
+                &["--health-address", "8081"],
+                &["--health-address", "8081", "0.0.0.0:8081"],
+            ),
+            (
+                &["--leader-elect-lease-duration", "1500ms"],
+                &["lease_duration", "1.5s", "whole seconds"],
+            ),
+            (
+                &["--leader-elect-renew-deadline", "20s"],
+                &["--leader-elect", "lease_duration is 15s", "20s"],
+            ),
+            (
+                &["--metrics-address", "127.0.0.1:0", "--metrics-auth"],
+                &["--metrics-tls"],
+            ),
         ] {
             let error = run(flags).expect_err("a bad flag");
             let text = error.to_string();
@@ -432,8 +460,11 @@ mod tests {
         let run = command.find_subcommand("run").expect("there");
         for flag in run.get_arguments().filter(|flag| flag.get_id() != "help") {
             let long = flag.get_long().expect("only long flags");
-            let start = format!("| `--{long} ");
-            let line = text.lines().find(|line| line.starts_with(&start));
+            // With the name of its value, or without one.
+            let starts = [format!("| `--{long} "), format!("| `--{long}` ")];
+            let line = text
+                .lines()
+                .find(|line| starts.iter().any(|start| line.starts_with(start)));
             let line = line.unwrap_or_else(|| panic!("docs/run.md has no line for --{long}"));
             for default in flag.get_default_values() {
                 let default = default.to_str().expect("text");

@@ -16,6 +16,7 @@
 //! - [`api`]: the Proxy resource; no IO.
 //! - [`controller`]: what is done with a Proxy, and when.
 //! - [`provider`]: where machines come from.
+//! - [`operations`]: leader election, health and metrics endpoints.
 //! - [`cli`], [`telemetry`]: the rim of the program.
 //!
 //! Guarantees:
@@ -43,6 +44,7 @@ pub mod controller;
 pub mod crash;
 #[cfg(feature = "dev")]
 pub mod dev;
+pub mod operations;
 pub mod provider;
 mod refused;
 pub mod telemetry;
@@ -54,6 +56,7 @@ pub use refused::Refused;
 
 use ::controller::informer::client::{self, ClientOptions};
 use controller::{Operator, Parts};
+use operations::Operations;
 use provider::config::Providers;
 
 /// What the operator calls itself to API servers.
@@ -81,6 +84,8 @@ pub struct Options {
     pub sync_timeout: Duration,
     /// How long running passes may take to end once a stop is asked for. Default 20 s.
     pub grace: Duration,
+    /// Leader election and endpoints. Default none.
+    pub operations: Operations,
 }
 
 impl Default for Options {
@@ -94,6 +99,7 @@ impl Default for Options {
             providers: Providers::default(),
             sync_timeout: Duration::from_secs(120),
             grace: Duration::from_secs(20),
+            operations: Operations::default(),
         }
     }
 }
@@ -187,7 +193,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         timing: options.timing,
         sync_timeout: options.sync_timeout,
         grace: options.grace,
-        leads: Arc::new(|| true),
+        operations: options.operations,
     })
     .map_err(Box::new)?;
     operator.run(stop).await.map_err(Box::new)?;

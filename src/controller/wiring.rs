@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller::consistency::ConsistencyStore;
+use controller::election::Elector;
+use controller::informer::metrics;
 use controller::{
     Controller, ControllerOptions, Event, Informer, InformerOptions, Lister, Manager,
     ManagerOptions, MetadataOnly, ObjectKey, Source,
@@ -19,9 +21,10 @@ use super::circuit::Circuits;
 use super::drain::NoLeases;
 use super::pass::OwnWrites;
 use super::recent::Recent;
-use super::reconcile::{Leads, ProxyReconciler};
+use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
 use crate::api::Proxy;
+use crate::operations::{self, Operations};
 use crate::provider::Registry;
 
 /// Index of the Proxy cache: `namespace/name` of every Secret that decides what runs.
@@ -46,6 +49,9 @@ pub enum Error {
     /// The controller's settings do not work.
     #[error("build the controller")]
     Build(#[source] controller::Error),
+    /// Election or endpoints could not be set up.
+    #[error(transparent)]
+    Operations(#[from] operations::Error),
     /// something did not start in time, or failed while it ran.
     #[error(transparent)]
     Run(#[from] controller::manager::Error),
@@ -67,7 +73,7 @@ pub(crate) struct Parts {
     pub(crate) timing: Timing,
     pub(crate) sync_timeout: Duration,
     pub(crate) grace: Duration,
-    pub(crate) leads: Leads,
+    pub(crate) operations: Operations,
 }
 
 impl std::fmt::Debug for ProxyReconciler {
@@ -82,14 +88,16 @@ impl std::fmt::Debug for ProxyReconciler {
 
 impl Operator {
     pub(crate) fn build(parts: Parts) -> Result<Self, Error> {
-        let proxies = Informer::<Proxy>::new(parts.client.clone(), InformerOptions::default())
+        // One of its own, since several operators in one process may name theirs alike.
+        let series = metrics::Registry::new();
+        let proxies = Informer::<Proxy>::new(parts.client.clone(), named("proxies", &series))
             .map_err(Error::Informer)?;
         proxies
             .add_index(SECRET_INDEX, secrets_of)
             .map_err(Error::Informer)?;
         // names and versions of Secrets alone; content is read live where it is needed.
         let secrets =
-            Informer::<MetadataOnly<Secret>>::new(parts.client.clone(), InformerOptions::default())
+            Informer::<MetadataOnly<Secret>>::new(parts.client.clone(), named("secrets", &series))
                 .map_err(Error::Informer)?;
 
         proxies
@@ -103,8 +111,10 @@ impl Operator {
             .map_err(Error::Informer)?;
 
         let lister = proxies.lister();
+        let elector = parts.operations.elector(&parts.client)?;
+        let leads = operations::leads(elector.as_ref().map(Elector::handle));
         let reconciler = ProxyReconciler {
-            client: parts.client,
+            client: parts.client.clone(),
             proxies: Box::new({
                 let lister = lister.clone();
                 move |key: &ObjectKey| lister.get(key)
@@ -113,7 +123,7 @@ impl Operator {
             cluster_id: parts.cluster_id,
             timing: parts.timing,
             own_writes: Arc::new(own_writes(&lister)),
-            leads: parts.leads,
+            leads,
             census: Box::new({
                 let lister = lister.clone();
                 move |group: &Group| census(&lister, group)
@@ -123,6 +133,7 @@ impl Operator {
             leases: Arc::new(NoLeases),
             recent: Recent::new(),
             clock: Timestamp::now,
+            spread: || rand::random_range(-1.0..=1.0),
             steps: DashMap::new(),
         };
         let options = ControllerOptions {
@@ -130,6 +141,9 @@ impl Operator {
             backoff_base: parts.timing.backoff_base,
             backoff_max: parts.timing.backoff_max,
             sync_timeout: parts.sync_timeout,
+            // A standby has its queue full when it becomes the leader.
+            warm_up: true,
+            stuck_after: Some(operations::LONGEST_RUN),
             // Several operators in one process (tests, `dev`) may share the name.
             unique_name: false,
             ..ControllerOptions::default()
@@ -142,13 +156,17 @@ impl Operator {
             .options(options)
             .build()
             .map_err(Error::Build)?;
-        let manager = Manager::new(ManagerOptions {
+        let mut manager = Manager::new(ManagerOptions {
             grace: parts.grace,
             sync_timeout: parts.sync_timeout,
         })
         .add_informer(&proxies)
         .add_informer(&secrets)
         .add_controller(controller);
+        if let Some(elector) = elector {
+            manager = manager.with_election(elector);
+        }
+        let manager = parts.operations.serve(manager, &parts.client, series)?;
         Ok(Self { manager, proxies })
     }
 
@@ -171,6 +189,15 @@ impl Operator {
     }
 }
 
+/// Options of an informer whose metrics bear that name.
+fn named<K>(name: &str, registry: &metrics::Registry) -> InformerOptions<K> {
+    InformerOptions {
+        name: Some(name.to_owned()),
+        registry: registry.clone(),
+        ..InformerOptions::default()
+    }
+}
+
 fn own_writes(lister: &Lister<Proxy>) -> OwnWrites {
     let mut store = ConsistencyStore::new(OWN_WRITE_CAP);
     let lister = lister.clone();
@@ -186,7 +213,7 @@ fn own_writes(lister: &Lister<Proxy>) -> OwnWrites {
 /// Nobody else writes the status, and a pass says itself when it wants to come again, so an
 /// update that changes nothing but the status tells nothing new. A resync changes nothing at all
 /// and passes.
-fn is_news(event: &Event<Proxy>) -> bool {
+pub(super) fn is_news(event: &Event<Proxy>) -> bool {
     let Event::Updated { old, new } = event else {
         return true;
     };

@@ -6,7 +6,10 @@ use std::process::Command;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule};
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use proxy_operator::api;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -87,13 +90,25 @@ fn account_role_binding_and_deployment_name_each_other() {
     let binding: ClusterRoleBinding = typed("rbac.yaml", "ClusterRoleBinding");
     assert_eq!(binding.role_ref.kind, "ClusterRole");
     assert_eq!(Some(binding.role_ref.name), role().metadata.name);
-    let subjects = binding.subjects.expect("somebody has the role");
-    let [subject] = subjects.as_slice() else {
-        panic!("more than one has the role")
+    let is_the_account = |subjects: Option<Vec<Subject>>| {
+        let subjects = subjects.expect("somebody has the role");
+        let [subject] = subjects.as_slice() else {
+            panic!("more than one has the role")
+        };
+        assert_eq!(subject.kind, "ServiceAccount");
+        assert_eq!(Some(&subject.name), account.metadata.name.as_ref());
+        assert_eq!(subject.namespace, account.metadata.namespace);
     };
-    assert_eq!(subject.kind, "ServiceAccount");
-    assert_eq!(Some(&subject.name), account.metadata.name.as_ref());
-    assert_eq!(subject.namespace, account.metadata.namespace);
+    is_the_account(binding.subjects);
+
+    let role: Role = typed("rbac.yaml", "Role");
+    let binding: RoleBinding = typed("rbac.yaml", "RoleBinding");
+    assert_eq!(binding.role_ref.kind, "Role");
+    assert_eq!(Some(binding.role_ref.name), role.metadata.name);
+    is_the_account(binding.subjects);
+    for namespace in [role.metadata.namespace, binding.metadata.namespace] {
+        assert_eq!(namespace, account.metadata.namespace);
+    }
 
     let deployment: Deployment = typed("deployment.yaml", "Deployment");
     assert_eq!(deployment.metadata.namespace, account.metadata.namespace);
@@ -124,23 +139,31 @@ fn o03_the_role_has_these_rights_and_no_other() {
         right(api::GROUP, "proxies/finalizers", &["update"]),
         right("", "secrets", &["get", "list", "watch", "create", "delete"]),
         right("", "pods", &["create", "get", "list", "delete"]),
+        right("events.k8s.io", "events", &["create", "patch"]),
         PolicyRule {
             resource_names: Some(vec!["kube-system".to_owned()]),
             ..right("", "namespaces", &["get"])
         },
     ];
     assert_eq!(role().rules, Some(expected));
+
+    // In its own namespace: the Lease by which replicas agree.
+    let expected = vec![
+        right("coordination.k8s.io", "leases", &["create"]),
+        PolicyRule {
+            resource_names: Some(vec![proxy_operator::operations::LEASE.to_owned()]),
+            ..right("coordination.k8s.io", "leases", &["get", "update"])
+        },
+    ];
+    let role: Role = typed("rbac.yaml", "Role");
+    assert_eq!(role.rules, Some(expected));
 }
 
 #[test]
-fn o04_one_operator_runs_without_privileges() {
+fn o04_two_operators_with_an_election_and_probes_run_without_privileges() {
     let deployment: Deployment = typed("deployment.yaml", "Deployment");
     let spec = deployment.spec.expect("it has a spec");
-    assert_eq!(spec.replicas, Some(1));
-    assert_eq!(
-        spec.strategy.and_then(|strategy| strategy.type_).as_deref(),
-        Some("Recreate")
-    );
+    assert_eq!(spec.replicas, Some(2));
     let pod = spec.template.spec.expect("it has pods");
     let expected = json!({
         "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
@@ -165,7 +188,21 @@ fn o04_one_operator_runs_without_privileges() {
         serde_json::to_value(context).expect("plain texts"),
         expected
     );
-    assert_eq!(container.args.as_deref(), Some(&["run".to_owned()][..]));
+    let args = container.args.as_deref().expect("arguments");
+    for argument in ["run", "--leader-elect", "--health-address=0.0.0.0:8081"] {
+        assert!(args.iter().any(|one| one == argument), "{argument}");
+    }
+    let probes = [
+        (&container.liveness_probe, "/healthz"),
+        (&container.readiness_probe, "/readyz"),
+        (&container.startup_probe, "/healthz"),
+    ];
+    for (probe, path) in probes {
+        let get = probe.as_ref().and_then(|probe| probe.http_get.as_ref());
+        let get = get.expect("a probe by HTTP");
+        assert_eq!(get.path.as_deref(), Some(path));
+        assert_eq!(get.port, IntOrString::String("health".to_owned()));
+    }
 }
 
 #[test]
@@ -200,6 +237,8 @@ fn o04_kustomize_builds_the_base_with_the_definition() {
         "CustomResourceDefinition",
         "Deployment",
         "Namespace",
+        "Role",
+        "RoleBinding",
         "ServiceAccount",
     ];
     assert_eq!(kinds, expected);

@@ -4,6 +4,7 @@ pub(crate) mod bad_input;
 pub(crate) mod crash;
 pub(crate) mod external;
 pub(crate) mod lifecycle;
+pub(crate) mod replicas;
 pub(crate) mod secrets;
 pub(crate) mod steady;
 
@@ -39,6 +40,10 @@ macro_rules! for_every_scenario {
         );
         $crate::scenarios_of!($world, steady:
             t14_a_settled_fleet_writes_nothing,
+        );
+        $crate::scenarios_of!($world, replicas:
+            t29_a_leader_that_dies_amid_a_creation_is_followed_by_the_standby,
+            o07_a_leader_that_is_told_to_stop_gives_the_lease_back_and_the_standby_goes_on,
         );
         $crate::scenarios_of!($world, crash:
             t16_cp1_before_the_create_call,
