@@ -28,6 +28,9 @@ use super::page::{Endpoint, Page, PageRequest};
 const MAX_HEAD: usize = 16 * 1024;
 /// After a stop, connections get this long to finish their answers.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+/// Age at which a connection is closed, after the answer under way. One that does not read its answer
+/// holds its place for no longer.
+const MAX_AGE: Duration = Duration::from_secs(300);
 /// Pause after a failed accept, such as when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -214,9 +217,15 @@ async fn connection<S>(
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = stop.cancelled() => {
+    let old = tokio::time::sleep(MAX_AGE);
+    let early = tokio::select! {
+        served = connection.as_mut() => Some(served),
+        () = stop.cancelled() => None,
+        () = old => None,
+    };
+    let served = match early {
+        Some(served) => served,
+        None => {
             connection.as_mut().graceful_shutdown();
             match tokio::time::timeout(DRAIN_LIMIT, connection).await {
                 Ok(served) => served,

@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! What a server takes: GET and HEAD over HTTP/1.1, a bounded number of connections, heads of
-//! requests of up to 16 KiB that arrive within the header timeout. TLS and authentication by the API
+//! What a server takes: GET and HEAD over HTTP/1.1, a bounded number of connections of at most five
+//! minutes, heads of requests of up to 16 KiB that arrive within the header timeout. TLS and authentication by the API
 //! server are optional; without them anybody who reaches the address may read, so pick loopback or
 //! a network policy.
 
