@@ -1,8 +1,5 @@
-//! Behaviour of whole informers: on a scripted source, on a scripted wire, on the embedded API
-//! server and, where it is built, on a real one.
+//! Behaviour of whole informers on a scripted source and on a scripted wire.
 
-#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
-mod cluster;
 mod factory;
 mod filtered;
 mod http;
@@ -19,12 +16,9 @@ mod origin;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 mod paging;
 mod readme;
-#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
-mod real;
 mod reflector;
-#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
-mod scenarios;
 mod shared;
+mod silence;
 mod stream;
 mod support;
 mod unreadable;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use devcluster::faults::{Action, Rule};
 use informer::{Cause, Event, Informer, InformerOptions, ReflectorBackoff};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube_client::Client;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::world::World;
+use crate::world::{Agent, World};
 
 /// Longest time for anything to come true.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -38,7 +39,9 @@ where
 
 /// `Ok` where it holds.
 pub(crate) fn holds(holds: bool) -> Result<(), String> {
-    holds.then_some(()).ok_or_else(|| "it does not hold".to_owned())
+    holds
+        .then_some(())
+        .ok_or_else(|| "it does not hold".to_owned())
 }
 
 pub(crate) fn config_map(name: &str, value: &str) -> ConfigMap {
@@ -55,7 +58,9 @@ pub(crate) async fn create(api: &Api<ConfigMap>, name: &str, value: &str) {
 
 pub(crate) async fn set(api: &Api<ConfigMap>, name: &str, value: &str) {
     let patch = Patch::Merge(serde_json::json!({"data": {"k": value}}));
-    api.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    api.patch(name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
 }
 
 pub(crate) async fn delete(api: &Api<ConfigMap>, name: &str) {
@@ -79,15 +84,18 @@ struct Seen {
 }
 
 impl View {
-    pub(crate) fn handler<K: Resource + 'static>(&self) -> impl Fn(&Event<K>) + Send + Sync + 'static {
+    pub(crate) fn handler<K: Resource + 'static>(
+        &self,
+    ) -> impl Fn(&Event<K>) + Send + Sync + 'static {
         let view = self.clone();
         move |event| {
             let seen = &mut *view.0.lock();
             let name = event.key().name().to_owned();
             let fits = match event {
-                Event::Added { object, .. } => {
-                    seen.versions.insert(name.clone(), version(&**object)).is_none()
-                }
+                Event::Added { object, .. } => seen
+                    .versions
+                    .insert(name.clone(), version(&**object))
+                    .is_none(),
                 Event::Updated { old, new } => {
                     let before = seen.versions.insert(name.clone(), version(&**new));
                     before == Some(version(&**old))
@@ -126,6 +134,7 @@ pub(crate) fn quick<K>(world: &World) -> InformerOptions<K> {
             max: Duration::from_millis(500),
             ..ReflectorBackoff::default()
         },
+        open_timeout: LIMIT,
         ..InformerOptions::default()
     }
 }
@@ -141,7 +150,10 @@ impl<K: Resource + Send + Sync + 'static> Running<K> {
         let mut task = JoinSet::new();
         let run = informer.clone();
         task.spawn(async move { run.run(CancellationToken::new()).await.unwrap() });
-        Self { informer, _task: task }
+        Self {
+            informer,
+            _task: task,
+        }
     }
 }
 
@@ -149,40 +161,78 @@ impl<K: Resource + Send + Sync + 'static> Running<K> {
 pub(crate) struct Follower {
     pub(crate) informer: Informer<ConfigMap>,
     pub(crate) view: View,
-    causes: Arc<Mutex<Vec<Cause>>>,
+    failures: Arc<Mutex<Vec<(Cause, String)>>>,
+    agent: Agent,
     _running: Running<ConfigMap>,
 }
 
 impl Follower {
     /// Starts through the proxy; `change` says what differs from [`quick`].
-    pub(crate) fn start(world: &World, change: impl FnOnce(&mut InformerOptions<ConfigMap>)) -> Self {
-        Self::start_with(world, world.client(), change)
-    }
-
-    pub(crate) fn start_with(
+    pub(crate) fn start(
         world: &World,
-        client: Client,
         change: impl FnOnce(&mut InformerOptions<ConfigMap>),
     ) -> Self {
-        let causes: Arc<Mutex<Vec<Cause>>> = Arc::default();
-        let told = Arc::clone(&causes);
+        Self::start_as(world, Agent::new(), change)
+    }
+
+    pub(crate) fn start_as(
+        world: &World,
+        agent: Agent,
+        change: impl FnOnce(&mut InformerOptions<ConfigMap>),
+    ) -> Self {
+        let client = world.client(&agent);
+        Self::run(world, client, agent, change)
+    }
+
+    /// Starts at the server itself.
+    pub(crate) fn start_direct(
+        world: &World,
+        change: impl FnOnce(&mut InformerOptions<ConfigMap>),
+    ) -> Self {
+        Self::run(world, world.direct_client(), Agent::new(), change)
+    }
+
+    fn run(
+        world: &World,
+        client: Client,
+        agent: Agent,
+        change: impl FnOnce(&mut InformerOptions<ConfigMap>),
+    ) -> Self {
+        let failures: Arc<Mutex<Vec<(Cause, String)>>> = Arc::default();
+        let told = Arc::clone(&failures);
         let mut options = quick(world);
-        options.error_handler = Some(Arc::new(move |error| told.lock().push(error.cause())));
+        options.error_handler = Some(Arc::new(move |error| {
+            told.lock().push((error.cause(), format!("{error:?}")));
+        }));
         change(&mut options);
         let informer = Informer::new(client, options).unwrap();
         let view = View::default();
         informer.add_handler("view", view.handler()).unwrap();
         Self {
             view,
-            causes,
+            failures,
+            agent,
             _running: Running::start(informer.clone()),
             informer,
         }
     }
 
+    /// A fault rule for this one's watches.
+    pub(crate) fn watches(&self, action: impl Into<Action>) -> Rule {
+        Rule::new(action).verb("watch").user_agent(&self.agent.0)
+    }
+
     /// Classes of all failures so far.
     pub(crate) fn causes(&self) -> Vec<Cause> {
-        self.causes.lock().clone()
+        let failures = self.failures.lock();
+        failures.iter().map(|(cause, _)| *cause).collect()
+    }
+
+    /// Failures of other classes, in their own words.
+    pub(crate) fn failures_beside(&self, known: Cause) -> Vec<String> {
+        let failures = self.failures.lock();
+        let others = failures.iter().filter(|(cause, _)| *cause != known);
+        others.map(|(_, text)| text.clone()).collect()
     }
 
     pub(crate) fn lists(&self) -> u64 {
@@ -203,7 +253,7 @@ impl Follower {
             let listed = listed.map_err(|error| error.to_string())?;
             let (want, have) = (versions(&listed.items), self.cached());
             let told = self.view.versions();
-            if want == have && have == told {
+            if self.informer.has_synced() && want == have && have == told {
                 return Ok(());
             }
             let status = self.informer.status();
@@ -223,7 +273,12 @@ impl Follower {
 pub(crate) fn versions<'a, K: Resource + 'a>(
     objects: impl IntoIterator<Item = &'a K>,
 ) -> BTreeMap<String, String> {
-    let entry = |object: &K| (object.meta().name.clone().unwrap_or_default(), version(object));
+    let entry = |object: &K| {
+        (
+            object.meta().name.clone().unwrap_or_default(),
+            version(object),
+        )
+    };
     objects.into_iter().map(entry).collect()
 }
 
@@ -233,7 +288,9 @@ pub(crate) fn difference(
     have: &BTreeMap<String, String>,
 ) -> String {
     let names: std::collections::BTreeSet<_> = want.keys().chain(have.keys()).collect();
-    let differ = names.into_iter().filter(|name| want.get(*name) != have.get(*name));
+    let differ = names
+        .into_iter()
+        .filter(|name| want.get(*name) != have.get(*name));
     let show = |name: &String| format!("{name}: {:?} not {:?}", have.get(name), want.get(name));
     differ.take(3).map(show).collect::<Vec<_>>().join(", ")
 }

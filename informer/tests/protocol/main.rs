@@ -10,7 +10,6 @@
 )]
 
 mod follower;
-mod kills;
 mod scenarios;
 mod world;
 

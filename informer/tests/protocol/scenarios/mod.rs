@@ -1,6 +1,8 @@
 //! What must hold on every API server.
 
+pub(crate) mod factories;
 pub(crate) mod follow;
+pub(crate) mod kills;
 pub(crate) mod kinds;
 pub(crate) mod lists;
 pub(crate) mod objects;
@@ -15,6 +17,7 @@ macro_rules! for_every_scenario {
         $crate::scenarios_of!($world, Alone, follow:
             changes_cuts_and_forgotten_states_are_followed_by_list_and_watch,
             changes_cuts_and_forgotten_states_are_followed_by_streamed_lists,
+            r4_a_forgotten_page_leads_to_one_whole_list,
         );
         $crate::scenarios_of!($world, Shared, lists:
             a_list_comes_in_pages_of_one_moment,
@@ -24,9 +27,6 @@ macro_rules! for_every_scenario {
             lists_cut_at_any_byte_are_made_again,
             streamed_lists_cut_at_any_byte_end_in_the_same_state,
             compressed_answers_are_read_or_refused_in_words,
-        );
-        $crate::scenarios_of!($world, Alone, expired:
-            r4_a_forgotten_page_leads_to_one_whole_list,
         );
         $crate::scenarios_of!($world, Shared, watches:
             i34_a_refusal_of_the_version_leads_to_a_list_wherever_it_comes,
@@ -40,6 +40,9 @@ macro_rules! for_every_scenario {
             a_restart_loses_and_repeats_nothing_by_streamed_lists,
             a_server_that_lost_its_state_is_followed_by_list_and_watch,
             a_server_that_lost_its_state_is_followed_by_streamed_lists,
+        );
+        $crate::scenarios_of!($world, Shared, factories:
+            h15_a_factory_shares_typed_dynamic_and_metadata_informers,
         );
         $crate::scenarios_of!($world, Shared, kinds:
             i42_a_kind_that_comes_late_goes_and_comes_back_is_followed,

@@ -3,6 +3,7 @@
 mod real;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use devcluster::DevCluster;
@@ -18,8 +19,20 @@ use parking_lot::Mutex;
 use self::real::Lease;
 use crate::follower::eventually;
 
-/// How the clients of scenarios name themselves.
-pub(crate) const AGENT: &str = "informer-test/1";
+/// How a client names itself; no two are named alike, so that fault rules can tell them apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Agent(pub(crate) String);
+
+impl Agent {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // The end mark keeps a rule for the first from the eleventh.
+        Self(format!(
+            "informer-test/{}.",
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        ))
+    }
+}
 
 /// What a scenario does to the real server, which all share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +84,7 @@ impl World {
     }
 
     async fn prepare(server: Server, config: Config) -> Self {
-        let admin = Client::try_from(config.clone()).unwrap();
+        let admin = plain(&config);
         let proxy = FaultProxy::start(admin.clone()).await.unwrap();
         let world = Self {
             server,
@@ -102,23 +115,13 @@ impl World {
     }
 
     /// A client of this crate's own stack that goes through the proxy.
-    pub(crate) fn client(&self) -> Client {
-        stack(Config::new(self.proxy.url().parse().unwrap()))
+    pub(crate) fn client(&self, agent: &Agent) -> Client {
+        stack(Config::new(self.proxy.url().parse().unwrap()), agent)
     }
 
     /// A client of this crate's own stack that meets the server itself, by TLS.
     pub(crate) fn direct_client(&self) -> Client {
-        stack(self.config.lock().clone())
-    }
-
-    /// Requests that reached the embedded server, by its own count.
-    pub(crate) async fn counted(&self, verb: &str) -> Option<u64> {
-        let Server::Embedded(cluster) = &self.server else {
-            return None;
-        };
-        let cluster = cluster.lock().await;
-        let counters = cluster.as_ref()?.counters();
-        Some(counters.count(|key| key.verb == verb && key.user_agent == AGENT))
+        stack(self.config.lock().clone(), &Agent::new())
     }
 
     /// Makes the server forget every state but the newest: watches and pages from before are refused.
@@ -157,7 +160,14 @@ impl World {
     pub(crate) async fn start(&self, part: Part) {
         match (&self.server, part) {
             (Server::Embedded(cluster), Part::ApiServer) => {
-                cluster.lock().await.as_mut().unwrap().restart().await.unwrap();
+                cluster
+                    .lock()
+                    .await
+                    .as_mut()
+                    .unwrap()
+                    .restart()
+                    .await
+                    .unwrap();
             }
             (Server::Embedded(_), Part::Storage) => {}
             (Server::Real(lease), Part::ApiServer) => lease.start("kube-apiserver").await,
@@ -175,7 +185,7 @@ impl World {
                 }
                 let new = DevCluster::builder().start().await.unwrap();
                 let config = new.client_config().await.unwrap();
-                let admin = Client::try_from(config.clone()).unwrap();
+                let admin = plain(&config);
                 self.proxy.set_upstream(admin.clone());
                 *self.config.lock() = config;
                 *self.admin.lock() = admin;
@@ -201,12 +211,13 @@ impl World {
         let api: Api<Namespace> = Api::all(self.admin());
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(self.namespace.clone());
-        eventually(Duration::from_secs(20), "the namespace", async || {
-            match api.create(&PostParams::default(), &namespace).await {
-                Ok(_) => Ok(()),
-                Err(kube_client::Error::Api(status)) if status.is_already_exists() => Ok(()),
-                Err(error) => Err(error.to_string()),
-            }
+        eventually(Duration::from_secs(20), "the namespace", async || match api
+            .create(&PostParams::default(), &namespace)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(kube_client::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            Err(error) => Err(error.to_string()),
         })
         .await;
     }
@@ -224,13 +235,24 @@ impl World {
 async fn load(kubeconfig: &Path) -> Config {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
-    Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap()
+    Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap()
 }
 
-fn stack(config: Config) -> Client {
+fn stack(config: Config, agent: &Agent) -> Client {
     let options = ClientOptions {
-        user_agent: AGENT.to_owned(),
+        user_agent: agent.0.clone(),
+        // Longer than a real server takes to start.
+        watch_open_timeout: Duration::from_secs(60),
         ..ClientOptions::default()
     };
     client::connect(config, options).unwrap()
+}
+
+/// A client that hands on every answer, failures too.
+fn plain(config: &Config) -> Client {
+    let mut config = config.clone();
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
 }

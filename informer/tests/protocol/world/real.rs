@@ -47,7 +47,9 @@ pub(super) async fn lease(uses: Use) -> Option<Lease> {
     let start = || async {
         RUNTIME
             .spawn(async {
-                let cluster = RealCluster::start_if_built(&Options::default()).await.unwrap()?;
+                let cluster = RealCluster::start_if_built(&Options::default())
+                    .await
+                    .unwrap()?;
                 Some(Shared {
                     kubeconfig: cluster.kubeconfig().to_owned(),
                     cluster: Mutex::new(cluster),
@@ -57,11 +59,18 @@ pub(super) async fn lease(uses: Use) -> Option<Lease> {
             .unwrap()
     };
     let server = SERVER.get_or_init(start).await.as_ref()?;
-    let lease = Lease { server, _turn: turn };
+    let lease = Lease {
+        server,
+        _turn: turn,
+    };
     if uses == Use::Alone {
         // A scenario that failed may have left a part of it dead.
         for part in ["etcd", "kube-apiserver"] {
-            drop(lease.command(move |cluster| Box::pin(cluster.restart(part))).await);
+            drop(
+                lease
+                    .command(move |cluster| Box::pin(cluster.restart(part)))
+                    .await,
+            );
         }
     }
     Some(lease)
@@ -94,10 +103,14 @@ impl Lease {
     }
 
     pub(super) async fn compact(&self) {
-        self.command(|cluster| Box::pin(cluster.compact())).await.unwrap();
+        self.command(|cluster| Box::pin(cluster.compact()))
+            .await
+            .unwrap();
     }
 
     pub(super) async fn erase(&self) {
-        self.command(|cluster| Box::pin(cluster.erase())).await.unwrap();
+        self.command(|cluster| Box::pin(cluster.erase()))
+            .await
+            .unwrap();
     }
 }
