@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::panic_text;
+use crate::synced::Gate;
 use crate::{
     Cut, Error, Informer, InformerOptions, Lister, Synced, Transform, metrics, wait_for_cache_sync,
 };
@@ -147,7 +148,7 @@ struct State {
 }
 
 /// What tells informers apart.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Key {
     Typed(TypeId),
     /// Group, version and plural.
@@ -161,6 +162,8 @@ struct Member {
     /// Ends this informer alone.
     stop: CancellationToken,
     started: bool,
+    /// Its task has ended, in whatever way.
+    ended: Arc<Gate>,
 }
 
 impl fmt::Debug for Factory {
@@ -286,14 +289,12 @@ impl Factory {
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        self.remove_member::<K>(&Key::Typed(TypeId::of::<K>()))
-            .await
+        self.remove_member(&Key::Typed(TypeId::of::<K>())).await
     }
 
     /// As [`Factory::remove`], of a kind that is known at run time.
     pub async fn remove_dynamic(&self, kind: &ApiResource) -> bool {
-        self.remove_member::<DynamicObject>(&dynamic_key(kind))
-            .await
+        self.remove_member(&dynamic_key(kind)).await
     }
 
     /// The informer of a kind that is known at run time, over untyped objects.
@@ -314,28 +315,30 @@ impl Factory {
                 kind: K::kind(kind).into_owned(),
             });
         }
-        let informer: Informer<K> = self.get_or_make(key, kind, |_| {})?;
+        let informer: Informer<K> = self.get_or_make(key.clone(), kind, |_| {})?;
         self.start()?;
+        let ended = match self.state.lock().members.get(&key) {
+            Some(member) => Arc::clone(&member.ended),
+            // Another call removed it in between.
+            None => return Err(stopped(informer.name())),
+        };
         tokio::select! {
             biased;
             () = informer.synced() => Ok(informer.lister()),
-            () = informer.stopped() => Err(stopped(informer.name())),
+            () = ended.wait() => Err(stopped(informer.name())),
             () = self.stop.cancelled() => Err(stopped(informer.name())),
         }
     }
 
-    async fn remove_member<K>(&self, key: &Key) -> bool
-    where
-        K: Resource + Send + Sync + 'static,
-    {
+    async fn remove_member(&self, key: &Key) -> bool {
         let Some(member) = self.state.lock().members.remove(key) else {
             return false;
         };
         member.stop.cancel();
-        if member.started
-            && let Some(informer) = member.informer.downcast_ref::<Informer<K>>()
-        {
-            informer.stopped().await;
+        let (started, ended) = (member.started, Arc::clone(&member.ended));
+        drop(member);
+        if started {
+            ended.wait().await;
         }
         true
     }
@@ -375,6 +378,7 @@ impl Factory {
             }),
             stop: self.stop.child_token(),
             started: false,
+            ended: Arc::new(Gate::new()),
         };
         state.members.insert(key, member);
         Ok(informer)
@@ -397,6 +401,7 @@ impl Factory {
             member.started = true;
             let run = (member.run)(member.stop.clone());
             let (failures, name) = (Arc::clone(&failures), member.synced.name());
+            let over = Arc::clone(&member.ended);
             self.tasks.spawn(async move {
                 let ended = AssertUnwindSafe(run).catch_unwind().await;
                 let outcome = ended.unwrap_or_else(|panic| {
@@ -410,6 +415,7 @@ impl Factory {
                     tracing::error!(%error, "an informer ended");
                     failures.lock().push(error);
                 }
+                over.open();
             });
         }
         Ok(())

@@ -86,6 +86,8 @@ struct Inner<K> {
     state: Mutex<State<K>>,
     listers: ArcSwap<Listers<K>>,
     changed: Notify,
+    /// The set has ended, in whatever way.
+    closed: CancellationToken,
 }
 
 struct State<K> {
@@ -179,6 +181,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
                 }),
                 listers: ArcSwap::default(),
                 changed: Notify::new(),
+                closed: CancellationToken::new(),
             }),
         }
     }
@@ -214,9 +217,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
 
     fn want(&self, state: &mut State<K>, key: Option<String>, part: Part) -> Result<bool, Error> {
         if state.stopped {
-            return Err(Error::Stopped {
-                informer: "a set of namespaces".to_owned(),
-            });
+            return Err(stopped());
         }
         if state.wanted.contains_key(&key) {
             return Ok(false);
@@ -257,12 +258,15 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
         self.inner.listers.store(Arc::new(listers.collect()));
     }
 
-    /// Removes a namespace and waits until every handler was told of the end of its objects.
-    /// Returns whether it was there. Cancel-safe: the removal goes on.
+    /// Removes a namespace and waits until every handler was told of the end of its objects, or
+    /// the set has ended. Returns whether it was there. Cancel-safe: the removal goes on.
     pub async fn remove(&self, namespace: &str) -> bool {
         match self.leave(namespace) {
             Some(Some(informer)) => {
-                informer.stopped().await;
+                tokio::select! {
+                    () = informer.stopped() => {}
+                    () = self.inner.closed.cancelled() => {}
+                }
                 true
             }
             Some(None) => true,
@@ -337,6 +341,9 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
         options: HandlerOptions,
     ) -> Result<NamespaceRegistration, Error> {
         let mut state = self.inner.state.lock();
+        if state.stopped {
+            return Err(stopped());
+        }
         let id = state.next_handler;
         state.next_handler += 1;
         let subscription = Subscription {
@@ -346,10 +353,13 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
             options,
         };
         for member in state.members.values_mut() {
-            // One that has just ended is about to leave.
-            if !member.informer.is_stopped() {
-                let registration = subscription.add_to(&member.informer)?;
-                member.registrations.insert(id, registration);
+            match subscription.add_to(&member.informer) {
+                Ok(registration) => {
+                    member.registrations.insert(id, registration);
+                }
+                // It is on its way out, and has nothing more to tell.
+                Err(Error::Stopped { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         state.handlers.push(subscription);
@@ -487,6 +497,12 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     }
 }
 
+fn stopped() -> Error {
+    Error::Stopped {
+        informer: "a set of namespaces".to_owned(),
+    }
+}
+
 fn ended_member(
     ended: Result<(Option<String>, Result<(), Error>), tokio::task::JoinError>,
 ) -> Result<Option<String>, Error> {
@@ -504,6 +520,7 @@ struct StopOnDrop<'a, K>(&'a Namespaces<K>);
 impl<K> Drop for StopOnDrop<'_, K> {
     fn drop(&mut self) {
         self.0.inner.state.lock().stopped = true;
+        self.0.inner.closed.cancel();
     }
 }
 

@@ -90,12 +90,12 @@ async fn d4_a_list_ends_what_only_the_queue_or_only_the_store_knows_with_the_sta
 #[tokio::test(start_paused = true)]
 async fn d5_a_list_that_is_behind_what_waits_keeps_the_order() {
     let (_informer, queue, feed, _run) =
-        queue(vec![object("a", 1)], vec![object("a", 11), object("b", 12)]).await;
-    feed.send(WatchEvent::Modified(object("a", 11)));
-    feed.send(WatchEvent::Added(object("b", 12)));
+        queue(vec![object("a", 1)], vec![object("a", 12), object("b", 13)]).await;
+    feed.send(WatchEvent::Modified(object("a", 15)));
+    feed.send(WatchEvent::Added(object("b", 13)));
     settle().await;
     relist(&feed).await;
-    assert_eq!(popped(&queue), ["a@1~a@11", "+b@12"]);
+    assert_eq!(popped(&queue), ["a@1~a@15 a@15~a@12", "+b@13"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,9 @@ use std::time::Duration;
 use informer::metrics::Registry;
 use informer::source::WatchEvent;
 use informer::source::scripted::{ListAnswer, Scripted};
-use informer::{Buffer, Cause, Error, Event, HandlerOptions, Informer, InformerOptions};
+use informer::{
+    Buffer, Cause, Error, Event, HandlerOptions, Informer, InformerOptions, ReflectorBackoff,
+};
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::support::*;
@@ -21,7 +23,15 @@ fn named(registry: &Registry, name: &str) -> InformerOptions<ConfigMap> {
 #[tokio::test(start_paused = true)]
 async fn i45_i93_an_informer_counts_its_lists_watches_and_handlers() {
     let registry = Registry::new();
-    let (source, informer) = scripted(named(&registry, "main"));
+    // The wait after the failure is to end before the slow handler's third call does.
+    let backoff = ReflectorBackoff {
+        jitter: 0.0,
+        ..ReflectorBackoff::default()
+    };
+    let (source, informer) = scripted(InformerOptions {
+        backoff,
+        ..named(&registry, "main")
+    });
     source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
     let feed = source.watch();
     source.list(ListAnswer::all([object("a", 1)], "12345678901234567"));
@@ -29,7 +39,9 @@ async fn i45_i93_an_informer_counts_its_lists_watches_and_handlers() {
     let slow = informer
         .add_async_handler("slow", second, HandlerOptions::default())
         .unwrap();
-    let _queue = informer.keyed_queue("by object", Buffer::Unbounded).unwrap();
+    let _queue = informer
+        .keyed_queue("by object", Buffer::Unbounded)
+        .unwrap();
     let _run = Run::start(&informer);
     settle().await;
     let queued = |name: &str| registry.snapshots()[0].handlers[name].queued;
