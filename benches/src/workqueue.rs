@@ -66,6 +66,7 @@ fn run_with_keys<K: Key>(args: &Args) -> Result<(), Error> {
             Duration::from_millis(1),
             Duration::from_secs(1),
         )),
+        shared_keys: true,
         ..QueueOptions::default()
     };
     let fifo = |options| WorkQueue::with_order(options, Fifo::default).map_err(|e| refused(&e));

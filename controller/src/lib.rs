@@ -61,4 +61,4 @@ pub use crate::source::Source;
 type Queue = workqueue::PriorityQueue<ObjectKey>;
 
 /// A key on its way through a worker.
-type Item = workqueue::Item<ObjectKey, workqueue::order::Priority>;
+type Item<'q> = workqueue::Item<'q, ObjectKey, workqueue::order::Priority>;

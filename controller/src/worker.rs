@@ -86,7 +86,7 @@ impl Workshop {
 
     /// Reconciles one key. The item is held to the end, so the key can't run elsewhere meanwhile;
     /// its requeue is on record before the queue learns that it is done.
-    async fn process(&self, worker: usize, item: Item, stop: &CancellationToken) {
+    async fn process(&self, worker: usize, item: Item<'_>, stop: &CancellationToken) {
         let key = item.key();
         let pass = match self.gate.as_ref().map(|gate| gate.enter(key)) {
             None => None,
@@ -227,7 +227,7 @@ impl Workshop {
     }
 
     /// Puts a key back, and says when it comes again unless that lies beyond all time.
-    fn requeue(&self, item: &Item, requeue: Requeue) -> Option<Next> {
+    fn requeue(&self, item: &Item<'_>, requeue: Requeue) -> Option<Next> {
         let now = Instant::now();
         let (after, trigger) = match requeue.delay {
             Delay::Exactly(after) => (after, Trigger::Requested),

@@ -84,6 +84,7 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
         self.order.timed()
     }
 
+    #[inline]
     pub(crate) fn flags(&self, id: KeyId) -> Flags {
         self.slab.meta(id).flags
     }
@@ -93,6 +94,7 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
     }
 
     /// The id of a known key.
+    #[inline(always)]
     pub(crate) fn find(&self, key: KeyRef<'_, K>) -> Option<KeyId> {
         let half = half(key.hash());
         let same = |slot: &(u32, KeyId)| slot.0 == half && self.slab.is(slot.1, key);
@@ -109,6 +111,7 @@ impl<K: Eq, O: Order<K>> Core<K, O> {
     }
 
     /// Finds a key or makes it known; tells whether it was known.
+    #[inline]
     pub(crate) fn intern(&mut self, key: impl IntoKey<K>, hash: u64) -> (KeyId, bool) {
         match self.find(KeyRef::with_hash(key.as_key(), hash)) {
             Some(id) => (id, true),

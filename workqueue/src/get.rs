@@ -37,14 +37,14 @@ impl<'a, K: QueueKey, O: Order<K>> Get<'a, K, O> {
     }
 
     /// Looks for a key, and in vain leaves word that we wait for one.
-    fn find_or_wait(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<K, O>>> {
+    fn find_or_wait(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item<'a, K, O>>> {
         loop {
             // Most of the time a key is there, and nobody need know that we looked.
             let mut found = self.shared.find(false);
             let mut called = false;
             if let Found::Nothing { .. } = found {
                 // Whatever comes after the second look finds us on the list.
-                let (ticket, called_before) = self.shared.waiters.enter(self.ticket, cx.waker());
+                let (ticket, called_before) = self.shared.waiters.0.enter(self.ticket, cx.waker());
                 (self.ticket, called) = (Some(ticket), called_before);
                 found = self.shared.find(true);
             }
@@ -74,7 +74,7 @@ impl<'a, K: QueueKey, O: Order<K>> Get<'a, K, O> {
     /// Sleeps to the next deadline if that is our part; ready when it has come.
     fn poll_sleep(&mut self, next: u64, cx: &mut Context<'_>) -> Poll<()> {
         let ticket = self.ticket.expect("one enters the list before one waits");
-        let Some(deadline) = self.shared.waiters.settle(ticket, next) else {
+        let Some(deadline) = self.shared.waiters.0.settle(ticket, next) else {
             self.sleep = None;
             return Poll::Pending;
         };
@@ -101,13 +101,14 @@ impl<'a, K: QueueKey, O: Order<K>> Get<'a, K, O> {
         let mut wakers = Wakers::default();
         self.shared
             .waiters
+            .0
             .leave(ticket, why, called_before, &mut wakers);
         wakers.wake();
     }
 }
 
-impl<K: QueueKey, O: Order<K>> Future for Get<'_, K, O> {
-    type Output = Option<Item<K, O>>;
+impl<'a, K: QueueKey, O: Order<K>> Future for Get<'a, K, O> {
+    type Output = Option<Item<'a, K, O>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let budget = ready!(tokio::task::coop::poll_proceed(cx));

@@ -19,13 +19,34 @@ use crate::{
 ///
 /// The methods that concern the queue do the same as those of [`WorkQueue`](crate::WorkQueue)
 /// with this key, without hashing it again.
-pub struct Item<K: QueueKey, O: Order<K> = Fifo> {
-    shared: Arc<Shared<K, O>>,
+///
+/// An item borrows the queue handle that it was taken from. [`into_owned`](Self::into_owned) makes
+/// one that stands alone, for a task of its own.
+pub struct Item<'q, K: QueueKey, O: Order<K> = Fifo> {
+    shared: Handle<'q, K, O>,
     key: NonNull<K>,
     hash: u64,
+    /// `NONE` once the run is another item's to end.
     id: KeyId,
     shard: u32,
     priority: i32,
+}
+
+/// A reference count of the queue is shared by all its workers; most items do without.
+enum Handle<'q, K: QueueKey, O: Order<K>> {
+    Borrowed(&'q Arc<Shared<K, O>>),
+    Owned(Arc<Shared<K, O>>),
+}
+
+impl<K: QueueKey, O: Order<K>> Deref for Handle<'_, K, O> {
+    type Target = Arc<Shared<K, O>>;
+
+    fn deref(&self) -> &Arc<Shared<K, O>> {
+        match self {
+            Self::Borrowed(shared) => shared,
+            Self::Owned(shared) => shared,
+        }
+    }
 }
 
 // SAFETY: `key` is used as a `&K` only, and `K` is `Sync`; the queue is `Send` and `Sync` itself.
@@ -33,18 +54,18 @@ pub struct Item<K: QueueKey, O: Order<K> = Fifo> {
     unsafe_code,
     reason = "a raw pointer is not `Send`; see the line above"
 )]
-unsafe impl<K: QueueKey, O: Order<K>> Send for Item<K, O> {}
+unsafe impl<K: QueueKey, O: Order<K>> Send for Item<'_, K, O> {}
 // SAFETY: as above.
 #[expect(
     unsafe_code,
     reason = "a raw pointer is not `Sync`; see the line above"
 )]
-unsafe impl<K: QueueKey, O: Order<K>> Sync for Item<K, O> {}
+unsafe impl<K: QueueKey, O: Order<K>> Sync for Item<'_, K, O> {}
 
-impl<K: QueueKey, O: Order<K>> Item<K, O> {
-    pub(crate) fn new(shared: &Arc<Shared<K, O>>, shard: usize, taken: &Taken<K>) -> Self {
+impl<'q, K: QueueKey, O: Order<K>> Item<'q, K, O> {
+    pub(crate) fn new(shared: &'q Arc<Shared<K, O>>, shard: usize, taken: &Taken<K>) -> Self {
         Self {
-            shared: Arc::clone(shared),
+            shared: Handle::Borrowed(shared),
             key: taken.key,
             hash: taken.hash,
             id: taken.id,
@@ -53,10 +74,41 @@ impl<K: QueueKey, O: Order<K>> Item<K, O> {
         }
     }
 
+    /// The same item, with a handle of the queue of its own. The run goes on.
+    ///
+    /// ```
+    /// use workqueue::{QueueOptions, WorkQueue};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), workqueue::Error> {
+    /// let queue = WorkQueue::new(QueueOptions::default())?;
+    /// queue.add("a");
+    /// let mut tasks = tokio::task::JoinSet::new();
+    /// if let Some(item) = queue.get().await {
+    ///     let item = item.into_owned();
+    ///     tasks.spawn(async move { item.len() });
+    /// }
+    /// assert_eq!(tasks.join_all().await, [1]);
+    /// assert_eq!(queue.running(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_owned(mut self) -> Item<'static, K, O> {
+        Item {
+            shared: Handle::Owned(Arc::clone(&self.shared)),
+            key: self.key,
+            hash: self.hash,
+            id: std::mem::replace(&mut self.id, KeyId::NONE),
+            shard: self.shard,
+            priority: self.priority,
+        }
+    }
+
     /// The key.
     pub fn key(&self) -> &K {
         // SAFETY: the queue keeps the entry of a running key where it is and does not write to its
-        // key until `finish`, which only `drop` calls; `shared` keeps the queue's memory alive.
+        // key until `finish`, which only `drop` calls; `shared` keeps the queue's memory alive. An item that has
+        // become an owned one is gone.
         #[expect(unsafe_code, reason = "lends the key without a clone; proof above")]
         unsafe {
             self.key.as_ref()
@@ -112,7 +164,7 @@ impl<K: QueueKey, O: Order<K>> Item<K, O> {
     }
 }
 
-impl<K: QueueKey, O: Order<K>> Deref for Item<K, O> {
+impl<K: QueueKey, O: Order<K>> Deref for Item<'_, K, O> {
     type Target = K;
 
     fn deref(&self) -> &K {
@@ -120,13 +172,15 @@ impl<K: QueueKey, O: Order<K>> Deref for Item<K, O> {
     }
 }
 
-impl<K: QueueKey, O: Order<K>> Drop for Item<K, O> {
+impl<K: QueueKey, O: Order<K>> Drop for Item<'_, K, O> {
     fn drop(&mut self) {
-        self.shared.finish(self.shard as usize, self.id);
+        if let Some(id) = self.id.some() {
+            self.shared.finish(self.shard as usize, id);
+        }
     }
 }
 
-impl<K: QueueKey + fmt::Debug, O: Order<K>> fmt::Debug for Item<K, O> {
+impl<K: QueueKey + fmt::Debug, O: Order<K>> fmt::Debug for Item<'_, K, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Item")
             .field("key", self.key())

@@ -14,6 +14,9 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> QueueKey for K {}
 /// A reference is cloned only when the queue does not know the key yet, so adding a known key by
 /// reference touches no reference count and allocates nothing.
 pub trait IntoKey<K> {
+    /// Whether [`into_key`](Self::into_key) costs next to nothing.
+    const OWNED: bool;
+
     /// The key, to look it up.
     fn as_key(&self) -> &K;
 
@@ -22,6 +25,8 @@ pub trait IntoKey<K> {
 }
 
 impl<K> IntoKey<K> for K {
+    const OWNED: bool = true;
+
     fn as_key(&self) -> &K {
         self
     }
@@ -32,6 +37,9 @@ impl<K> IntoKey<K> for K {
 }
 
 impl<K: Clone> IntoKey<K> for &K {
+    // A type without drop glue owns no heap memory, so its clone allocates nothing.
+    const OWNED: bool = !std::mem::needs_drop::<K>();
+
     fn as_key(&self) -> &K {
         self
     }
@@ -84,6 +92,7 @@ impl<'a, K> KeyRef<'a, K> {
     }
 }
 
+#[inline]
 pub(crate) fn hash_of<K: Hash>(key: &K) -> u64 {
     SeedableRandomState::with_seed(0, SharedSeed::global_random()).hash_one(key)
 }

@@ -5,15 +5,19 @@ mod delay;
 mod drain;
 mod error;
 mod get;
+mod inbox;
 mod item;
 mod key;
 mod list;
 mod options;
 mod parallelize;
+mod part;
 mod queue;
 mod shard;
 mod slab;
 mod sync;
+#[cfg(not(loom))]
+mod turn_lock;
 mod wait;
 
 pub mod clock;

@@ -27,6 +27,20 @@ pub struct QueueOptions<K> {
     /// With one shard, the default, the order policy is strict. With `s` shards the lock is
     /// contended less, and a key that finds `p` ready keys of its priority is handed out within
     /// `(p + 1)·s` hand-outs.
+    ///
+    /// ```
+    /// use workqueue::{QueueOptions, WorkQueue};
+    ///
+    /// let queue = WorkQueue::new(QueueOptions {
+    ///     shards: 4,
+    ///     ..QueueOptions::default()
+    /// })?;
+    /// (0..100).for_each(|key| queue.add(key));
+    /// let mut keys: Vec<_> = std::iter::from_fn(|| queue.try_get().map(|item| *item)).collect();
+    /// keys.sort_unstable();
+    /// assert_eq!(keys, (0..100).collect::<Vec<_>>());
+    /// # Ok::<_, workqueue::Error>(())
+    /// ```
     pub shards: usize,
     /// What an immediate add does with a pending deadline. Default: what the order policy says,
     /// which is [`OnAdd::Keep`] for [`Fifo`](crate::order::Fifo) and [`OnAdd::Supersede`] for the
@@ -39,6 +53,11 @@ pub struct QueueOptions<K> {
     /// during one wait does not raise the backoff. Default: off, as upstream; controllers turn
     /// it on.
     pub count_attempts: bool,
+    /// Cloning a key is cheap, as with an `Arc`: then an add by reference may clone a key that the
+    /// queue knows already, and leave it to a thread that is at the queue just now to carry the add
+    /// out. Adds by value, and of keys that own no heap memory, may always do so. Default: off, so
+    /// that an add by reference clones no key that the queue knows.
+    pub shared_keys: bool,
 }
 
 impl<K: QueueKey> Default for QueueOptions<K> {
@@ -53,6 +72,7 @@ impl<K: QueueKey> Default for QueueOptions<K> {
             on_add: None,
             drop_if_waiting: false,
             count_attempts: false,
+            shared_keys: false,
         }
     }
 }
@@ -67,6 +87,7 @@ impl<K> fmt::Debug for QueueOptions<K> {
             .field("on_add", &self.on_add)
             .field("drop_if_waiting", &self.drop_if_waiting)
             .field("count_attempts", &self.count_attempts)
+            .field("shared_keys", &self.shared_keys)
             .finish_non_exhaustive()
     }
 }

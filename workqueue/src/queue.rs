@@ -9,15 +9,17 @@ use crate::{
     drain::{self, Drain, DrainOptions, Drains},
     error::Error,
     get::Get,
+    inbox::Add,
     item::Item,
     key::{IntoKey, KeyRef, QueueKey, hash_of},
     limiter::RateLimiter,
     metrics::{QueueSnapshot, Recorder, Registration, Registry, Source},
     options::{AddOptions, Origin, QueueOptions},
     order::{Fifo, Order},
+    part::{Entrance, Part},
     shard::{Delay, Effects, Look, Rules, Shard, Taken},
     slab::Flags,
-    sync::{Arc, AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, Padded},
+    sync::{Arc, AtomicBool, AtomicUsize, Ordering, Padded, TurnGuard},
     wait::{NEVER, WaitList, Wakers},
 };
 
@@ -29,13 +31,11 @@ pub struct WorkQueue<K: QueueKey, O: Order<K> = Fifo> {
     pub(crate) shared: Arc<Shared<K, O>>,
 }
 
-type LockedShard<K, O> = Mutex<Shard<K, O>>;
-
 pub(crate) struct Shared<K: QueueKey, O: Order<K>> {
-    shards: Box<[Padded<LockedShard<K, O>>]>,
+    parts: Box<[Part<K, O>]>,
     /// Where the next look for a key begins, if there are several shards.
     turn: Padded<AtomicUsize>,
-    pub(crate) waiters: WaitList,
+    pub(crate) waiters: Padded<WaitList>,
     pub(crate) drains: Drains,
     pub(crate) limiter: std::sync::Arc<dyn RateLimiter<K>>,
     pub(crate) clock: std::sync::Arc<dyn Clock>,
@@ -43,6 +43,10 @@ pub(crate) struct Shared<K: QueueKey, O: Order<K>> {
     /// Set before the shards are shut, to spare the limiter adds that would come to nothing.
     closed: AtomicBool,
     count_attempts: bool,
+    /// An add by reference may clone a known key.
+    shared_keys: bool,
+    /// Whether the shards have to know when an add was made.
+    timed: bool,
     name: String,
     labels: Vec<(String, String)>,
     registration: std::sync::OnceLock<Registration>,
@@ -91,25 +95,30 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
             drop_if_waiting: options.drop_if_waiting,
         };
         let named = !options.name.is_empty();
-        let mut shards = Vec::with_capacity(n);
+        let mut parts = Vec::with_capacity(n);
+        let mut timed = false;
         for _ in 0..n {
             let order = order();
             if n > 1 && !order.shardable() {
                 return Err(Error::OrderNeedsOneShard { shards: n });
             }
             let recorder = named.then(|| Box::new(Recorder::new(O::PRIORITIES)));
-            shards.push(Padded(Mutex::new(Shard::new(order, rules, recorder))));
+            let shard = Shard::new(order, rules, recorder);
+            timed = shard.timed();
+            parts.push(Part::new(shard));
         }
         let shared = Arc::new(Shared {
-            shards: shards.into_boxed_slice(),
+            parts: parts.into_boxed_slice(),
             turn: Padded(AtomicUsize::new(0)),
-            waiters: WaitList::new(),
+            waiters: Padded(WaitList::new()),
             drains: Drains::new(),
             limiter: options.limiter,
             epoch: Epoch::new(&*options.clock),
             clock: options.clock,
             closed: AtomicBool::new(false),
             count_attempts: options.count_attempts,
+            shared_keys: options.shared_keys,
+            timed,
             name: options.name,
             labels: options.labels,
             registration: std::sync::OnceLock::new(),
@@ -123,7 +132,25 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     /// Asks for a run of the key as soon as possible.
     ///
     /// A key that waits for its run already stays where it is; one that is running runs once more
-    /// after that. Takes the key by value or by reference. Never waits; ignored after shutdown.
+    /// after that. Takes the key by value or by reference: a reference is cloned only if the queue
+    /// does not know the key, or if [`QueueOptions::shared_keys`] says that it costs nothing. Never
+    /// waits for a worker; ignored after shutdown.
+    ///
+    /// ```
+    /// use workqueue::{QueueOptions, WorkQueue};
+    ///
+    /// let queue = WorkQueue::new(QueueOptions::default())?;
+    /// for key in ["a", "b", "a"] {
+    ///     queue.add(key);
+    /// }
+    /// assert_eq!(queue.len(), 2);
+    /// let item = queue.try_get().expect("a key is ready");
+    /// queue.add(*item); // during its run: it runs once more
+    /// assert_eq!(queue.len(), 1);
+    /// drop(item);
+    /// assert_eq!(queue.len(), 2);
+    /// # Ok::<_, workqueue::Error>(())
+    /// ```
     pub fn add(&self, key: impl IntoKey<K>) {
         let hash = hash_of(key.as_key());
         self.shared.add(key, hash, 0, Flags::default());
@@ -133,6 +160,23 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     ///
     /// Of several deadlines of a key the earliest holds. Never waits, however many deadlines are
     /// pending; ignored after shutdown. O(1), amortised.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use workqueue::{QueueOptions, WorkQueue};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), workqueue::Error> {
+    /// let queue = WorkQueue::new(QueueOptions::default())?;
+    /// queue.add_after("late", Duration::from_secs(3600));
+    /// queue.add_after("soon", Duration::from_millis(2));
+    /// queue.add_after("soon", Duration::from_secs(60)); // the earlier deadline holds
+    /// assert_eq!((queue.len(), queue.delayed()), (0, 2));
+    /// assert_eq!(queue.get().await.map(|item| *item), Some("soon"));
+    /// assert!(queue.cancel_after(&"late"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn add_after(&self, key: impl IntoKey<K>, delay: Duration) {
         self.add_with(
             key,
@@ -144,6 +188,33 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     }
 
     /// Asks for a run of the key when the rate limiter allows it, which counts as a failure.
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    /// use workqueue::{QueueOptions, WorkQueue, clock::ManualClock, limiter::ItemExponential};
+    ///
+    /// let clock = ManualClock::new();
+    /// let queue = WorkQueue::new(QueueOptions {
+    ///     limiter: Arc::new(ItemExponential::new(
+    ///         Duration::from_millis(5),
+    ///         Duration::from_secs(1000),
+    ///     )),
+    ///     clock: Arc::new(clock.clone()),
+    ///     ..QueueOptions::default()
+    /// })?;
+    /// queue.add("flaky");
+    /// for wait in [5, 10, 20] {
+    ///     let item = queue.try_get().expect("the wait is over");
+    ///     item.add_rate_limited(); // its run has failed
+    ///     drop(item);
+    ///     clock.advance(Duration::from_millis(wait - 1));
+    ///     assert!(queue.is_empty());
+    ///     clock.advance(Duration::from_millis(1));
+    /// }
+    /// assert_eq!(queue.num_requeues(&"flaky"), 3);
+    /// queue.forget(&"flaky"); // its run has gone well
+    /// # Ok::<_, workqueue::Error>(())
+    /// ```
     pub fn add_rate_limited(&self, key: impl IntoKey<K>) {
         self.add_with(
             key,
@@ -163,8 +234,8 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     /// Drops the pending deadline of a key. Returns whether there was one.
     pub fn cancel_after(&self, key: &K) -> bool {
         let key = KeyRef::from(key);
-        let shard = self.shared.shard(key.hash());
-        let (was_pending, forgotten) = self.shared.up_to_date(shard).cancel_after(key);
+        let part = self.shared.part(key.hash());
+        let (was_pending, forgotten) = self.shared.up_to_date(part).cancel_after(key);
         drop(forgotten);
         self.shared.drains.wake();
         was_pending
@@ -190,7 +261,7 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     }
 
     /// Hands out a key if one is ready.
-    pub fn try_get(&self) -> Option<Item<K, O>> {
+    pub fn try_get(&self) -> Option<Item<'_, K, O>> {
         match self.shared.find(false) {
             Found::Key { shard, taken, .. } => Some(Item::new(&self.shared, shard, &taken)),
             Found::Nothing { .. } | Found::Ended => None,
@@ -248,13 +319,35 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     /// (the queue hands them out no more) and those that were running (their runs go on, but not
     /// again). Empty when all was done in time. When a [`shut_down`](Self::shut_down) ended the
     /// drain, the keys that were ready or running then; they follow the rules of `shut_down`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use workqueue::{DrainOptions, QueueOptions, WorkQueue};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), workqueue::Error> {
+    /// let queue = WorkQueue::new(QueueOptions::default())?;
+    /// queue.add("done in time");
+    /// queue.add("left");
+    /// drop(queue.get().await);
+    /// let left = queue
+    ///     .drain(DrainOptions {
+    ///         deadline: Some(Duration::from_millis(5)),
+    ///         include_delayed: false,
+    ///     })
+    ///     .await;
+    /// assert_eq!(left, ["left"]);
+    /// assert!(queue.get().await.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn drain(&self, options: DrainOptions) -> Vec<K> {
         drain::drain(&self.shared, options).await
     }
 
     /// Whether the queue has been shut down.
     pub fn is_shut_down(&self) -> bool {
-        self.shared.shards[0].0.lock().is_shut()
+        self.shared.lock(&self.shared.parts[0]).is_shut()
     }
 
     /// The queue's metrics now. An unnamed queue knows the numbers of its keys only.
@@ -283,24 +376,42 @@ impl<K: QueueKey, O: Order<K>> fmt::Debug for WorkQueue<K, O> {
 }
 
 impl<K: QueueKey, O: Order<K>> Shared<K, O> {
-    fn shard_index(&self, hash: u64) -> usize {
+    fn part(&self, hash: u64) -> &Part<K, O> {
+        let mask = self.parts.len() as u64 - 1;
         // The half of the hash that the shard's table does not use.
-        let mask = self.shards.len() as u64 - 1;
-        usize::try_from(hash & mask).expect("below the number of shards")
+        let index = usize::try_from(hash & mask).expect("below the number of parts");
+        &self.parts[index]
     }
 
-    pub(crate) fn shard(&self, hash: u64) -> &LockedShard<K, O> {
-        &self.shards[self.shard_index(hash)].0
+    fn lock<'a>(&self, part: &'a Part<K, O>) -> TurnGuard<'a, Shard<K, O>> {
+        part.lock(|| self.now())
     }
 
     pub(crate) fn now(&self) -> u64 {
         self.epoch.nanos(self.clock.now())
     }
 
-    pub(crate) fn add(&self, key: impl IntoKey<K>, hash: u64, priority: i32, counted: Flags) {
-        let mut shard = self.shard(hash).lock();
-        let effects = shard.add(key, hash, priority, counted, || self.now());
-        self.settle(shard, effects);
+    #[inline]
+    pub(crate) fn add<I: IntoKey<K>>(&self, key: I, hash: u64, priority: i32, counted: Flags) {
+        let part = self.part(hash);
+        let entrance = if I::OWNED || self.shared_keys {
+            part.enter(|| self.now())
+        } else {
+            Entrance::Shard(self.lock(part))
+        };
+        match entrance {
+            Entrance::Shard(mut shard) => {
+                let effects = shard.add(key, hash, priority, counted, || self.now());
+                self.settle(part, shard, effects);
+            }
+            Entrance::Inbox(room) => room.put(Add {
+                key: key.into_key(),
+                hash,
+                at: if self.timed { self.now() } else { 0 },
+                priority,
+                counted,
+            }),
+        }
     }
 
     pub(crate) fn add_with(&self, key: impl IntoKey<K>, hash: u64, options: AddOptions) {
@@ -345,29 +456,31 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
             counted,
             replace: options.replace,
         };
-        let mut shard = self.shard(hash).lock();
+        let part = self.part(hash);
+        let mut shard = self.lock(part);
         let effects = shard.add_after(key, hash, priority, delay);
-        self.settle(shard, effects);
+        self.settle(part, shard, effects);
     }
 
     fn count_failure(&self, key: KeyRef<'_, K>, priority: i32) -> bool {
-        self.shard(key.hash())
-            .lock()
+        self.lock(self.part(key.hash()))
             .count_failure(key, priority, || self.now())
     }
 
     /// Releases a shard and tells the workers that wait what has changed in it.
-    fn settle(&self, mut shard: MutexGuard<'_, Shard<K, O>>, effects: Effects) {
-        if !shard.watched || (effects.ready == 0 && effects.sooner.is_none()) {
-            return;
+    #[inline]
+    fn settle(&self, part: &Part<K, O>, shard: TurnGuard<'_, Shard<K, O>>, effects: Effects) {
+        if shard.watched && (effects.ready > 0 || effects.sooner.is_some()) {
+            self.tell(part, shard, effects);
         }
+    }
+
+    #[cold]
+    fn tell(&self, part: &Part<K, O>, mut shard: TurnGuard<'_, Shard<K, O>>, effects: Effects) {
         let mut wakers = Wakers::default();
-        if effects.ready > 0 {
-            // With the shard locked nobody can look at it and miss this, so an empty list is news.
-            shard.watched = !self.waiters.call(effects.ready, &mut wakers);
-        }
+        part.call(&mut shard, effects.ready, &self.waiters.0, &mut wakers);
         if let Some(deadline) = effects.sooner {
-            self.waiters.hasten(deadline, &mut wakers);
+            self.waiters.0.hasten(deadline, &mut wakers);
         }
         drop(shard);
         wakers.wake();
@@ -376,7 +489,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
     /// Looks for a key in all shards. With `watch`, a shard where none is found tells the waiting
     /// workers of what comes later.
     pub(crate) fn find(&self, watch: bool) -> Found<K> {
-        let n = self.shards.len();
+        let n = self.parts.len();
         let start = if n == 1 {
             0
         } else {
@@ -411,18 +524,15 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
     }
 
     fn look(&self, index: usize, watch: bool) -> Look<K> {
+        let part = &self.parts[index];
         loop {
-            let mut shard = self.shards[index].0.lock();
+            let mut shard = self.lock(part);
             let look = shard.look(|| self.now());
             let others = look.fired.saturating_sub(usize::from(look.taken.is_some()));
             let mut wakers = Wakers::default();
-            if others > 0 && shard.watched {
-                shard.watched = !self.waiters.call(others, &mut wakers);
-            }
-            let done = look.taken.is_some() || !look.unfinished;
-            if watch && done && look.taken.is_none() {
-                shard.watched = true;
-            }
+            part.call(&mut shard, others, &self.waiters.0, &mut wakers);
+            let found = look.taken.is_some();
+            let done = found || !look.unfinished && (!watch || part.watch(&mut shard));
             drop(shard);
             wakers.wake();
             if done {
@@ -433,10 +543,11 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
 
     /// Ends the run of an item.
     pub(crate) fn finish(&self, index: usize, id: KeyId) {
-        let mut shard = self.shards[index].0.lock();
+        let part = &self.parts[index];
+        let mut shard = self.lock(part);
         let (effects, forgotten) = shard.finish(id, || self.now());
         let idle = shard.is_idle();
-        self.settle(shard, effects);
+        self.settle(part, shard, effects);
         if idle {
             self.drains.wake();
         }
@@ -445,33 +556,35 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
 
     pub(crate) fn shut_down(&self, keep_until: Option<u64>) {
         self.closed.store(true, Ordering::Relaxed);
-        for shard in &self.shards {
-            let dropped = self.up_to_date(&shard.0).shut_down(keep_until);
+        for part in &self.parts {
+            let mut shard = self.up_to_date(part);
+            let dropped = part.shut_down(&mut shard, keep_until);
+            drop(shard);
             drop(dropped);
         }
         let mut wakers = Wakers::default();
-        self.waiters.call_all(&mut wakers);
+        self.waiters.0.call_all(&mut wakers);
         wakers.wake();
         self.drains.wake();
     }
 
     /// Whether the queue is shut down and has nothing left to do; it stays so for ever.
     pub(crate) fn is_idle(&self) -> bool {
-        self.shards.iter().all(|shard| shard.0.lock().is_idle())
+        self.parts.iter().all(|part| self.lock(part).is_idle())
     }
 
     /// Adds up something over all shards, after what is due has become ready.
     fn sum(&self, count: impl Fn(&Shard<K, O>) -> usize) -> usize {
-        self.shards
+        self.parts
             .iter()
-            .map(|shard| count(&self.up_to_date(&shard.0)))
+            .map(|part| count(&self.up_to_date(part)))
             .sum()
     }
 
     /// Locks a shard in which everything due is ready.
-    fn up_to_date<'a>(&self, shard: &'a LockedShard<K, O>) -> MutexGuard<'a, Shard<K, O>> {
+    fn up_to_date<'a>(&self, part: &'a Part<K, O>) -> TurnGuard<'a, Shard<K, O>> {
         loop {
-            let mut guard = shard.lock();
+            let mut guard = self.lock(part);
             if guard.wheel.is_empty() {
                 return guard;
             }
@@ -480,6 +593,7 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
                 return guard;
             }
             self.settle(
+                part,
                 guard,
                 Effects {
                     ready,
@@ -501,12 +615,12 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
     /// Gives up what a drain has left and returns it; workers that wait see the end.
     pub(crate) fn abandon(&self) -> Vec<K> {
         let left = self
-            .shards
+            .parts
             .iter()
-            .flat_map(|shard| shard.0.lock().abandon())
+            .flat_map(|part| self.lock(part).abandon())
             .collect();
         let mut wakers = Wakers::default();
-        self.waiters.call_all(&mut wakers);
+        self.waiters.0.call_all(&mut wakers);
         wakers.wake();
         self.drains.wake();
         left
@@ -514,9 +628,9 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
 
     /// Copies of all keys that are ready, running or delayed.
     pub(crate) fn left(&self) -> Vec<K> {
-        self.shards
+        self.parts
             .iter()
-            .flat_map(|shard| shard.0.lock().left())
+            .flat_map(|part| self.lock(part).left())
             .collect()
     }
 }
@@ -530,8 +644,8 @@ impl<K: QueueKey, O: Order<K>> Source for Shared<K, O> {
             evicted: self.limiter.evicted(),
             ..QueueSnapshot::default()
         };
-        for shard in &self.shards {
-            let shard = self.up_to_date(&shard.0);
+        for part in &self.parts {
+            let shard = self.up_to_date(part);
             snapshot.ready += shard.core.ready() as u64;
             snapshot.running += shard.core.running() as u64;
             snapshot.delayed += shard.wheel.len() as u64;

@@ -6,6 +6,7 @@ use crate::{
     KeyId, OnAdd,
     core::{Core, Wanted},
     delay::{Advance, Wheel},
+    inbox::Add,
     key::{IntoKey, KeyRef},
     metrics::Recorder,
     order::Order,
@@ -24,6 +25,8 @@ pub(crate) struct Shard<K, O: Order<K>> {
     shut: bool,
     /// Somebody who has looked at this shard may be waiting.
     pub(crate) watched: bool,
+    /// The inbox's adds while they are carried out; else empty.
+    pub(crate) batch: Vec<Add<K>>,
 }
 
 /// What the options say about adds.
@@ -96,15 +99,18 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             rules,
             shut: false,
             watched: false,
+            batch: Vec::new(),
         }
     }
 
     /// Whether adds, hand-outs and ends of runs are told the time; if not, 0 will do.
+    #[inline]
     pub(crate) fn timed(&self) -> bool {
         self.recorder.is_some() || self.core.timed()
     }
 
     /// Adds a key now. `counted` is `COUNTED` or nothing.
+    #[inline]
     pub(crate) fn add(
         &mut self,
         key: impl IntoKey<K>,
@@ -136,7 +142,20 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         Effects::ready(fired + self.want(id, at))
     }
 
+    /// Makes the adds of the batch.
+    #[cold]
+    pub(crate) fn carry_out(&mut self, now: impl Fn() -> u64) {
+        let timed = self.timed();
+        let mut batch = std::mem::take(&mut self.batch);
+        for add in batch.drain(..) {
+            let at = || if timed { add.at } else { now() };
+            self.add(add.key, add.hash, add.priority, add.counted, at);
+        }
+        self.batch = batch;
+    }
+
     /// Tells the line that a wanted key has been added again.
+    #[inline]
     fn touch(&mut self, id: KeyId, flags: Flags, at: u64) {
         if flags.any(Flags::READY) {
             self.core.touch(id, at);
@@ -145,6 +164,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
 
     /// Lets keys that are due get ready before something else joins the line; returns how many.
     /// `now` is asked only while deadlines are pending.
+    #[inline]
     fn catch_up(&mut self, now: impl Fn() -> u64) -> usize {
         let Some(next) = self.wheel.next() else {
             return 0;
@@ -155,6 +175,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
 
     /// Merges the priority of an add into what is pending of the key, and sets `counted`. Returns
     /// the key's states.
+    #[inline]
     fn merge(&mut self, id: KeyId, known: bool, priority: i32, counted: Flags) -> Flags {
         let meta = self.core.slab.meta_mut(id);
         meta.flags.set(counted);

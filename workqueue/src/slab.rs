@@ -290,6 +290,7 @@ impl<K, S: Copy + Default> Slab<K, S> {
         }
     }
 
+    #[inline]
     pub(crate) fn meta(&self, id: KeyId) -> &Meta<S> {
         let entry = self.entry(id);
         // SAFETY: the entry is live memory with an initialised `meta`; `&self` excludes writers,
@@ -300,6 +301,7 @@ impl<K, S: Copy + Default> Slab<K, S> {
         }
     }
 
+    #[inline]
     pub(crate) fn meta_mut(&mut self, id: KeyId) -> &mut Meta<S> {
         let entry = self.entry(id);
         // SAFETY: as in `meta`, and `&mut self` excludes other readers of `meta`. Keys that are
@@ -311,6 +313,7 @@ impl<K, S: Copy + Default> Slab<K, S> {
     }
 
     /// Whether `id` is this key.
+    #[inline]
     pub(crate) fn is(&self, id: KeyId, key: KeyRef<'_, K>) -> bool
     where
         K: Eq,
@@ -341,6 +344,7 @@ impl<K, S: Copy + Default> Slab<K, S> {
     ///
     /// # Panics
     /// If there is none.
+    #[inline]
     fn entry(&self, id: KeyId) -> *mut Entry<K, S> {
         let chunk = &self.chunks[(id.0 / CHUNK) as usize];
         let offset = id.0 % CHUNK;

@@ -3,15 +3,20 @@
 pub(crate) use std::sync::Arc;
 
 #[cfg(not(loom))]
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use crate::turn_lock::{TurnGuard, TurnLock};
+#[cfg(not(loom))]
+pub(crate) use parking_lot::Mutex;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    MutexGuard,
+    MutexGuard as TurnGuard,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
+/// Models know one kind of lock.
+#[cfg(loom)]
+pub(crate) type TurnLock<T> = Mutex<T>;
 
 /// loom's mutex with the interface of `parking_lot`'s: no poison.
 #[cfg(loom)]
@@ -24,10 +29,14 @@ impl<T> Mutex<T> {
         Self(loom::sync::Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+    pub(crate) fn lock(&self) -> TurnGuard<'_, T> {
         self.0
             .lock()
             .expect("a panic under the lock ends the model")
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<TurnGuard<'_, T>> {
+        self.0.try_lock().ok()
     }
 }
 

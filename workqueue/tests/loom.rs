@@ -116,7 +116,7 @@ impl<const N: usize> Runs<N> {
         })
     }
 
-    fn run(&self, item: Item<usize>) {
+    fn run(&self, item: Item<'_, usize>) {
         let key = *item;
         assert_eq!(
             self.running[key].swap(1, SeqCst),
@@ -141,8 +141,9 @@ impl<const N: usize> Runs<N> {
 
 #[test]
 fn w90_two_producers_and_two_workers_lose_no_key() {
-    for shards in [1, 2] {
-        model(2, move || {
+    // The second shard adds places to look at, not ways to hand over.
+    for (shards, preemptions) in [(1, 2), (2, 1)] {
+        model(preemptions, move || {
             let (queue, _) = queue(shards);
             let runs = Runs::<2>::new();
             let workers = [(); 2].map(|()| {
@@ -242,7 +243,7 @@ fn w90_the_clock_is_watched_whoever_comes_and_goes() {
         // A first waiter that gives up at any moment, a second that relies on the deadline.
         let fickle = {
             let queue = queue.clone();
-            thread::spawn(move || poll_once(queue.get()))
+            thread::spawn(move || poll_once(queue.get()).flatten().map(Item::into_owned))
         };
         let worker = {
             let queue = queue.clone();
@@ -291,7 +292,7 @@ fn w90_a_worker_that_gives_up_hands_the_key_to_the_next() {
     model(3, || {
         let (queue, _) = queue(1);
         queue.add(0);
-        let item = block_on(queue.get()).unwrap();
+        let item = block_on(queue.get()).unwrap().into_owned();
         let quitter = {
             let queue = queue.clone();
             thread::spawn(move || {

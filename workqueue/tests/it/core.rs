@@ -103,7 +103,7 @@ struct Runs {
 }
 
 impl Runs {
-    async fn run(&self, item: &Item<u32>) {
+    async fn run(&self, item: &Item<'_, u32>) {
         let before = self.running.lock().insert(**item, true);
         assert_ne!(before, Some(true), "key {} runs twice at once", **item);
         tokio::task::yield_now().await;

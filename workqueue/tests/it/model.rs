@@ -164,7 +164,7 @@ impl Model {
 struct Pair<O: Order<Key>> {
     queue: WorkQueue<Key, O>,
     clock: ManualClock,
-    items: Vec<Item<Key, O>>,
+    items: Vec<Item<'static, Key, O>>,
     model: Model,
 }
 
@@ -215,7 +215,7 @@ impl<O: Order<Key>> Pair<O> {
                 }
             }
             Op::Take => {
-                let item = self.queue.try_get();
+                let item = self.queue.try_get().map(Item::into_owned);
                 let taken = item.as_ref().map(|item| (**item, item.priority()));
                 assert_eq!(taken, self.model.take());
                 self.items.extend(item);
