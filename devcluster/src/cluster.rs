@@ -15,6 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     apply::FieldTracking,
     auth::{Account, Authenticator, ISSUER, KeyError, User},
+    authorization::{self, Authorization},
     clock::Clock,
     controllers::{NamespaceOptions, establish_definitions, expire_events, tend_namespaces},
     counters::{Counters, LogEntry},
@@ -25,6 +26,7 @@ use crate::{
         server::{self, Stop},
         tls,
     },
+    registry::resource::set_type,
     store::Store,
 };
 
@@ -89,6 +91,7 @@ pub struct Builder {
     plain_http: bool,
     namespaces: NamespaceOptions,
     tracking: FieldTracking,
+    authorization: Authorization,
 }
 
 impl Builder {
@@ -126,6 +129,12 @@ impl Builder {
     /// server. Without owners writes cost less and objects are smaller, and server-side apply is refused.
     pub fn field_tracking(mut self, tracking: FieldTracking) -> Self {
         self.tracking = tracking;
+        self
+    }
+
+    /// Who may do what: everybody who is known, by default, or those to whom roles are bound.
+    pub fn authorization(mut self, authorization: Authorization) -> Self {
+        self.authorization = authorization;
         self
     }
 
@@ -227,6 +236,7 @@ impl DevCluster {
                 default_account: true,
             },
             tracking: FieldTracking::default(),
+            authorization: Authorization::default(),
         }
     }
 
@@ -255,6 +265,7 @@ impl DevCluster {
         let authenticator = Authenticator::generate(clock)?;
         let mut api = Api::new(Store::new(), clock, authenticator, stop.clone());
         api.tracking = options.tracking;
+        api.authorizer.mode = options.authorization;
         let api = Arc::new(api);
         bootstrap(&api);
         let frontend = Arc::new(Frontend::new(Arc::clone(&api)));
@@ -491,6 +502,22 @@ fn bootstrap(api: &Api) {
             &mut Vec::new(),
         ) {
             tracing::error!(%error, name, "cannot create a namespace of the start");
+        }
+    }
+    if api.authorizer.mode == Authorization::Rbac {
+        let roles = authorization::default_roles();
+        let bindings = authorization::default_bindings();
+        for (plural, objects) in [("clusterroles", roles), ("clusterrolebindings", bindings)] {
+            let resource = api.registry.built_in("rbac.authorization.k8s.io", plural);
+            for mut object in objects {
+                set_type(&mut object, &resource.api_version(), &resource.kind);
+                let ownership = Ownership::Update(&writer);
+                let created =
+                    api.create_object(&resource, None, object, ownership, false, &mut Vec::new());
+                if let Err(error) = created {
+                    tracing::error!(%error, plural, "cannot create a role of the start");
+                }
+            }
         }
     }
 }

@@ -126,9 +126,12 @@ impl ApiError {
         Self::new(403, "Forbidden", message).with_details(resource.details(name))
     }
 
-    pub(crate) fn forbidden_path(user: &str, verb: &str, path: &str) -> Self {
-        let message = format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"");
-        Self::new(403, "Forbidden", message)
+    pub(crate) fn forbidden_path(user: &str, verb: &str, path: &str, reason: &str) -> Self {
+        let mut message = format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"");
+        if !reason.is_empty() {
+            message = format!("{message}: {reason}");
+        }
+        Self::new(403, "Forbidden", message).showing_details()
     }
 
     pub(crate) fn not_found(resource: Named<'_>, name: &str) -> Self {

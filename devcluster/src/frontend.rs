@@ -18,10 +18,11 @@ use hyper::body::Incoming;
 
 use crate::{
     auth::User,
+    authorization::{self, Access, Authorizer},
     counters::{CounterKey, RevisionClass},
-    error::{ApiError, ApiResult, Named},
+    error::{ApiError, ApiResult},
     faults::Faults,
-    handlers::{Api, Call, is_public},
+    handlers::{Api, Call},
     http::{
         body::Aborted,
         path::{ResourcePath, Route, Verb},
@@ -30,6 +31,7 @@ use crate::{
         server::Respond,
     },
     registry::Resource,
+    selector::FieldSelector,
 };
 
 /// The most bytes of a request's body.
@@ -212,7 +214,7 @@ impl Frontend {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<tower::BoxError>,
     {
-        authorize(head, user)?;
+        authorize(&self.api.authorizer, head, user)?;
         let path = match &head.route {
             Route::Discovery(discovery) => {
                 if !matches!(head.method, Method::GET | Method::HEAD) {
@@ -309,41 +311,53 @@ async fn guarded(handling: impl Future<Output = ApiResponse>) -> Option<ApiRespo
     AssertUnwindSafe(handling).catch_unwind().await.ok()
 }
 
-/// Everybody who is known may do everything; strangers may only ask how the server is.
-fn authorize(head: &Head, user: &User) -> ApiResult<()> {
-    if !user.is_anonymous() {
-        return Ok(());
-    }
-    let path = match &head.route {
-        Route::Other(path) if is_public(path) => return Ok(()),
-        Route::Resource(path) => path,
-        Route::Discovery(_) | Route::Other(_) => {
-            let verb = head.method.as_str().to_ascii_lowercase();
-            return Err(ApiError::forbidden_path(&user.name, &verb, head.uri.path()));
-        }
-    };
-    let verb = head.verb.map_or("unknown", Verb::as_str);
-    let mut resource = path.plural.clone();
-    if let Some(subresource) = &path.subresource {
-        resource = format!("{resource}/{subresource}");
-    }
-    let scope = match &path.namespace {
-        Some(namespace) => format!("in the namespace \"{namespace}\""),
-        None => "at the cluster scope".to_owned(),
-    };
-    let why = format!(
-        "User \"{}\" cannot {verb} resource \"{resource}\" in API group \"{}\" {scope}",
-        user.name, path.group
+/// The name that a selector of a collection's request narrows it to: it counts as that of one object.
+fn selected_name(head: &Head) -> Option<String> {
+    let of_many = matches!(
+        head.verb,
+        Some(Verb::List | Verb::Watch | Verb::DeleteCollection)
     );
-    let named = Named {
-        group: &path.group,
-        plural: &path.plural,
+    let text = head.query.text("fieldSelector").filter(|_| of_many)?;
+    let fields = FieldSelector::parse(text).ok()?;
+    fields.exact("metadata.name").map(str::to_owned)
+}
+
+/// Whether the user may do what is asked.
+///
+/// # Errors
+/// 403 when not.
+fn authorize(authorizer: &Authorizer, head: &Head, user: &User) -> ApiResult<()> {
+    let selected = selected_name(head);
+    let method = head.method.as_str().to_ascii_lowercase();
+    let access = match &head.route {
+        Route::Resource(path) => {
+            let name = path.name.as_deref().or(selected.as_deref());
+            // A namespace lies in itself.
+            let itself = (path.group.is_empty() && path.plural == "namespaces")
+                .then_some(path.name.as_deref())
+                .flatten();
+            Access {
+                verb: head.verb.map_or("unknown", Verb::as_str),
+                group: &path.group,
+                resource: &path.plural,
+                subresource: path.subresource.as_deref().unwrap_or_default(),
+                namespace: path.namespace.as_deref().or(itself).unwrap_or_default(),
+                name: name.unwrap_or_default(),
+                path: "",
+            }
+        }
+        Route::Discovery(_) | Route::Other(_) => Access {
+            verb: &method,
+            path: head.uri.path(),
+            ..Access::default()
+        },
     };
-    Err(ApiError::forbidden(
-        named,
-        path.name.as_deref().unwrap_or_default(),
-        &why,
-    ))
+    let verdict = authorizer.decide(user, &access);
+    if verdict.allowed {
+        Ok(())
+    } else {
+        Err(authorization::forbidden(user, &access, &verdict.reason))
+    }
 }
 
 async fn read_body<B>(head: &Head, body: B) -> ApiResult<Bytes>

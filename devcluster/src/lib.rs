@@ -7,7 +7,7 @@
 //!   http: TLS, paths, negotiation ------> frontend: identity, limits, counters
 //!                                            |
 //!                                            v
-//!   schema, patch, types, printers <--- handlers: verbs, discovery
+//!   schema, patch, types, printers <--- handlers: verbs, discovery ---> apply: owners of fields
 //!                                            |
 //!                     controllers ------> registry: strategy table, definitions
 //!                                            |
@@ -20,6 +20,8 @@
 //! - One revision counter over all kinds; a revision is never used twice. Watches see every event of their
 //!   kind once and in order, or are told that they cannot.
 //! - A list and all of its pages show one moment.
+//! - Every write moves the ownership of fields as in a real server, and server-side apply goes by it, unless
+//!   [`Builder::field_tracking`] says otherwise.
 //! - A write either happens wholly or leaves no trace; a write that changes nothing costs no revision.
 //! - A watcher holds no events of its own: one that reads slowly is ended, others are not delayed.
 //! - Dropping the handle stops every task and frees the port. Many clusters run in one process.
@@ -27,9 +29,9 @@
 //!
 //! # Not guaranteed
 //! - Nothing is kept when the cluster ends.
-//! - Everybody who has a token may do everything: roles are stored, not evaluated.
-//! - No server-side apply and no managed fields, no protobuf answers (clients that ask for them take JSON as
-//!   well), no admission webhooks, no conversion webhooks.
+//! - Everybody who has a token may do everything, unless [`Builder::authorization`] asks for roles.
+//! - No protobuf answers (clients that ask for them take JSON as well), no admission webhooks, no conversion
+//!   webhooks.
 //! - No garbage collector: owner references are stored, dependents stay, and a deletion in the foreground
 //!   waits until somebody takes its finalizer away, as with an API server that runs alone.
 //! - Tokens of service accounts are bound to no other object; asking for that is refused.
@@ -39,6 +41,7 @@
 
 mod apply;
 mod auth;
+mod authorization;
 mod clock;
 mod cluster;
 mod controllers;
@@ -63,6 +66,7 @@ mod types;
 
 pub use apply::FieldTracking;
 pub use auth::KeyError;
+pub use authorization::Authorization;
 pub use clock::Clock;
 pub use cluster::{Builder, DevCluster, Error};
 pub use counters::{CounterKey, Counters, LogEntry, RevisionClass, WatchCounters};

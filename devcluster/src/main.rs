@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use devcluster::{
-    DevCluster,
+    Authorization, DevCluster,
     kubelet::{Kubelet, KubeletOptions},
 };
 
@@ -21,6 +21,9 @@ struct Arguments {
     /// Where to write the administrator's kubeconfig.
     #[arg(long, default_value = "devcluster.kubeconfig")]
     kubeconfig: PathBuf,
+    /// Let roles decide who may do what; the administrator still may do everything.
+    #[arg(long)]
+    rbac: bool,
     /// How many nodes to simulate.
     #[arg(long, default_value_t = 1)]
     nodes: usize,
@@ -50,6 +53,11 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let cluster = DevCluster::builder()
         .listen(arguments.listen)
         .allow_remote(arguments.allow_remote)
+        .authorization(if arguments.rbac {
+            Authorization::Rbac
+        } else {
+            Authorization::Authenticated
+        })
         .start()
         .await?;
     cluster.write_kubeconfig(&arguments.kubeconfig)?;

@@ -262,8 +262,20 @@ async fn f3_watches_end_by_rule_cleanly_broken_or_with_an_error() {
     }
     drop(rising);
 
+    let second = faults.add(Rule::new(WatchAction::cut(Cut::Clean)).nth(2));
     let mut watch = Watch::open(&client, "resourceVersion=0").await;
     assert_eq!(watch.events().await, ["ADDED a"]);
+    create(&client, "b").await.unwrap();
+    assert_eq!(watch.events().await, ["ADDED b"]);
+    assert_eq!(
+        (second.seen(), second.hits()),
+        (1, 0),
+        "a watch counts once"
+    );
+    let mut other = Watch::open(&client, "resourceVersion=0").await;
+    assert_eq!(other.read().await, (String::new(), Some("clean")));
+    drop(second);
+
     let _error = faults.add(Rule::new(WatchAction::Error(Action::status(
         410, "Expired",
     ))));
@@ -340,6 +352,19 @@ async fn case_139_a_restart_keeps_port_objects_and_revisions_and_begins_its_hist
             .unwrap()
             > newest
     );
+}
+
+#[tokio::test]
+async fn f4_the_history_of_one_kind_is_forgotten_and_others_stay() {
+    let cluster = cluster().await;
+    let client = cluster.client();
+    let before = format!("resourceVersion={}", cluster.store().revision());
+    create(&client, "a").await.unwrap();
+    for (collection, first) in [("/secrets", "ADDED a"), ("/configmaps", "ERROR 410")] {
+        cluster.store().trim_history_of(collection);
+        let mut watch = Watch::open(&client, &before).await;
+        assert_eq!(watch.events().await, [first], "{collection}");
+    }
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ impl Faults {
         F: Future<Output = Result<ApiResponse, Aborted>>,
     {
         let target = Target::of(&request);
-        let hit = self.strike(&target);
+        let (hit, known) = self.strike(&target);
         let away = request.extensions().get::<Away>().cloned();
         let mut watch = None;
         let mut transform: fn(Body, u64) -> Body = |body, _| body;
@@ -69,13 +69,13 @@ impl Faults {
         let response = call(request).await?;
         let events = target.is_watch() && response.status().is_success();
         Ok(response.map(|body| match events {
-            true => self.watched(body, target, watch),
+            true => self.watched(body, target, watch, known),
             false => transform(body, amount),
         }))
     }
 
-    fn watched(&self, events: Body, target: Target, hit: Option<Hit>) -> Body {
-        let events = WatchEvents::new(self.clone(), events, target, hit);
+    fn watched(&self, events: Body, target: Target, hit: Option<Hit>, known: u64) -> Body {
+        let events = WatchEvents::new(self.clone(), events, target, hit, known);
         body::fallible(futures::stream::try_unfold(events, |mut events| async {
             Ok(events.next().await?.map(|chunk| (chunk, events)))
         }))

@@ -53,13 +53,22 @@ pub(crate) use rule::Target;
 /// The rules of one server. Cheap to clone; clones share the rules.
 #[derive(Clone, Debug)]
 pub struct Faults {
-    rules: Arc<Mutex<Vec<Arc<Entry>>>>,
+    rules: Arc<Mutex<Rules>>,
     changed: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Rules {
+    entries: Vec<Arc<Entry>>,
+    /// Rules that were ever added.
+    added: u64,
 }
 
 /// A rule with what it has seen.
 #[derive(Debug)]
 struct Entry {
+    /// Its place in the order of additions, from 1.
+    number: u64,
     rule: Rule,
     added: Instant,
     seen: AtomicU64,
@@ -94,14 +103,18 @@ impl Faults {
     /// Adds a rule; it holds until the guard is dropped.
     pub fn add(&self, rule: Rule) -> FaultGuard {
         let dice = Mutex::new(SmallRng::seed_from_u64(rule.seed));
+        let mut rules = self.rules.lock();
+        rules.added += 1;
         let entry = Arc::new(Entry {
+            number: rules.added,
             rule,
             added: Instant::now(),
             seen: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             dice,
         });
-        self.rules.lock().push(Arc::clone(&entry));
+        rules.entries.push(Arc::clone(&entry));
+        drop(rules);
         self.changed.send_modify(|version| *version += 1);
         FaultGuard {
             faults: self.clone(),
@@ -109,27 +122,26 @@ impl Faults {
         }
     }
 
-    /// The first rule that strikes a request.
-    fn strike(&self, target: &Target) -> Option<Hit> {
-        self.first(target, |_| true)
-    }
-
-    /// The first rule with a watch action that strikes an open watch.
-    fn strike_open(&self, target: &Target) -> Option<Hit> {
-        self.first(target, |action| matches!(action, Action::Watch(_)))
-    }
-
-    fn first(&self, target: &Target, wanted: impl Fn(&Action) -> bool) -> Option<Hit> {
+    /// The first rule that strikes a request, and how many rules have been added so far.
+    fn strike(&self, target: &Target) -> (Option<Hit>, u64) {
         let rules = self.rules.lock();
-        rules
-            .iter()
-            .filter(|entry| wanted(&entry.rule.action) && entry.rule.matches(target))
-            .find_map(|entry| entry.strike())
+        (rules.strike(target, |_| true), rules.added)
+    }
+
+    /// The first rule added after the first `known` ones that strikes an open watch. `known` moves on, so that a
+    /// rule counts every watch once.
+    fn strike_open(&self, target: &Target, known: &mut u64) -> Option<Hit> {
+        let rules = self.rules.lock();
+        let before = std::mem::replace(known, rules.added);
+        rules.strike(target, |entry| {
+            entry.number > before && matches!(entry.rule.action, Action::Watch(_))
+        })
     }
 
     fn holds(&self, hit: &Hit) -> bool {
         let rules = self.rules.lock();
-        rules.iter().any(|entry| Arc::ptr_eq(entry, &hit.entry))
+        let mut entries = rules.entries.iter();
+        entries.any(|entry| Arc::ptr_eq(entry, &hit.entry))
     }
 
     /// Waits until the rule of a strike is removed.
@@ -141,6 +153,15 @@ impl Faults {
                 return;
             }
         }
+    }
+}
+
+impl Rules {
+    fn strike(&self, target: &Target, wanted: impl Fn(&Entry) -> bool) -> Option<Hit> {
+        self.entries
+            .iter()
+            .filter(|entry| wanted(entry) && entry.rule.matches(target))
+            .find_map(|entry| entry.strike())
     }
 }
 
@@ -207,6 +228,7 @@ impl Drop for FaultGuard {
         self.faults
             .rules
             .lock()
+            .entries
             .retain(|entry| !Arc::ptr_eq(entry, &self.entry));
         self.faults.changed.send_modify(|version| *version += 1);
     }
@@ -229,7 +251,7 @@ mod tests {
         let _guard = faults.add(rule);
         let pods = target("/api/v1/namespaces/n/pods");
         (1..=requests)
-            .filter(|_| faults.strike(&pods).is_some())
+            .filter(|_| faults.strike(&pods).0.is_some())
             .collect()
     }
 
@@ -256,13 +278,13 @@ mod tests {
         let pods = target("/api/v1/pods");
         let mut strikes = Vec::new();
         for _ in 0..4 {
-            strikes.push(faults.strike(&pods).is_some());
+            strikes.push(faults.strike(&pods).0.is_some());
             tokio::time::advance(Duration::from_secs(4)).await;
         }
         assert_eq!(strikes, [false, false, true, false]);
         assert_eq!((guard.hits(), guard.seen()), (1, 1));
         drop(guard);
-        assert!(faults.rules.lock().is_empty());
+        assert!(faults.rules.lock().entries.is_empty());
     }
 
     #[test]
@@ -272,7 +294,7 @@ mod tests {
         let second = faults.add(Rule::new(Action::ResetAfter));
         let pods = target("/api/v1/pods");
         let struck: Vec<_> = (0..2)
-            .map(|_| faults.strike(&pods).unwrap().action().clone())
+            .map(|_| faults.strike(&pods).0.unwrap().action().clone())
             .collect();
         assert!(matches!(
             struck[..],

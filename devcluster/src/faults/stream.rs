@@ -23,15 +23,24 @@ pub(super) struct WatchEvents {
     /// Nothing more comes through.
     ended: bool,
     hit: Option<Hit>,
+    /// Rules that had their chance at this watch.
+    known: u64,
+    /// What came through last was the end of an event.
+    between_events: bool,
     /// Bytes that came through since the rule struck.
     passed: u64,
-    /// The beginning of an event whose rest has not come yet.
-    line: BytesMut,
+    /// Bytes that were read and have not come through yet, with the time at which they may.
     held: VecDeque<(Instant, Bytes)>,
 }
 
 impl WatchEvents {
-    pub(super) fn new(faults: Faults, events: Body, target: Target, hit: Option<Hit>) -> Self {
+    pub(super) fn new(
+        faults: Faults,
+        events: Body,
+        target: Target,
+        hit: Option<Hit>,
+        known: u64,
+    ) -> Self {
         Self {
             changed: faults.changed.subscribe(),
             faults,
@@ -40,8 +49,9 @@ impl WatchEvents {
             drained: false,
             ended: false,
             hit,
+            known,
+            between_events: true,
             passed: 0,
-            line: BytesMut::new(),
             held: VecDeque::new(),
         }
     }
@@ -66,6 +76,7 @@ impl WatchEvents {
                     self.changed.changed().await.map_err(|_| Aborted)?;
                     None
                 }
+                Some(WatchAction::Error(_)) if !self.between_events => self.rest_of_event().await?,
                 Some(WatchAction::Error(failure)) => {
                     self.ended = true;
                     let event = serde_json::json!({"type": "ERROR", "object": failure.status()});
@@ -78,7 +89,10 @@ impl WatchEvents {
                 Some(WatchAction::Delay(delay)) => self.later(delay).await?,
             };
             match step {
-                Some(Some(chunk)) => return Ok(Some(chunk)),
+                Some(Some(chunk)) => {
+                    self.between_events = chunk.ends_with(b"\n");
+                    return Ok(Some(chunk));
+                }
                 Some(None) => self.ended = true,
                 None => {}
             }
@@ -93,7 +107,7 @@ impl WatchEvents {
             self.hit = None;
         }
         if self.hit.is_none() {
-            self.hit = self.faults.strike_open(&self.target);
+            self.hit = self.faults.strike_open(&self.target, &mut self.known);
             self.passed = 0;
         }
     }
@@ -116,15 +130,32 @@ impl WatchEvents {
         Ok(Some(None))
     }
 
-    /// What is left of earlier rules, then chunks as they come.
+    /// What earlier rules left, then chunks as they come.
     async fn whole(&mut self) -> Result<Option<Option<Bytes>>, Aborted> {
         if let Some((_, chunk)) = self.held.pop_front() {
             return Ok(Some(Some(chunk)));
         }
-        if !self.line.is_empty() {
-            return Ok(Some(Some(self.line.split().freeze())));
-        }
         self.read().await
+    }
+
+    /// Keeps bytes for later that were read too early.
+    fn put_back(&mut self, rest: Bytes) {
+        if !rest.is_empty() {
+            self.held.push_front((Instant::now(), rest));
+        }
+    }
+
+    /// What comes before the next event.
+    async fn rest_of_event(&mut self) -> Result<Option<Option<Bytes>>, Aborted> {
+        let mut chunk = match self.whole().await? {
+            Some(Some(chunk)) => chunk,
+            other => return Ok(other),
+        };
+        if let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
+            let rest = chunk.split_off(end + 1);
+            self.put_back(rest);
+        }
+        Ok(Some(Some(chunk)))
     }
 
     async fn up_to(&mut self, after: u64, how: Cut) -> Result<Option<Option<Bytes>>, Aborted> {
@@ -142,10 +173,8 @@ impl WatchEvents {
             other => return Ok(other),
         };
         let through = chunk.split_to(rest.min(chunk.len()));
-        if !chunk.is_empty() {
-            // Kept for the case that the rule is removed before the cut.
-            self.line.extend_from_slice(&chunk);
-        }
+        // For the case that the rule is removed before the cut.
+        self.put_back(chunk);
         self.passed += through.len() as u64;
         Ok(Some(Some(through)))
     }
@@ -155,7 +184,7 @@ impl WatchEvents {
         keep: impl Fn(bool) -> bool,
     ) -> Result<Option<Option<Bytes>>, Aborted> {
         let mut kept = BytesMut::new();
-        let mut lines = std::mem::take(&mut self.line);
+        let mut lines = BytesMut::new();
         loop {
             while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
                 let line = lines.split_to(end + 1);
@@ -164,13 +193,13 @@ impl WatchEvents {
                 }
             }
             if !kept.is_empty() {
-                self.line = lines;
+                self.put_back(lines.freeze());
                 return Ok(Some(Some(kept.freeze())));
             }
-            match self.read().await? {
+            match self.whole().await? {
                 Some(Some(chunk)) => lines.extend_from_slice(&chunk),
                 other => {
-                    self.line = lines;
+                    self.put_back(lines.freeze());
                     return Ok(other);
                 }
             }

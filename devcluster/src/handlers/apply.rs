@@ -105,6 +105,7 @@ impl Api {
                 key.name()
             )));
         }
+        self.authorize_create(call)?;
         // As in the real server: what does not exist has no version to be compared with.
         metadata_mut(&mut object).remove("resourceVersion");
         self.create_object(

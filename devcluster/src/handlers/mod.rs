@@ -25,7 +25,6 @@ mod watch;
 use std::{sync::Arc, time::Duration};
 
 pub(crate) use options::DeleteOptions;
-pub(crate) use other::is_public;
 pub(crate) use ownership::{Ownership, Writer};
 
 use bytes::Bytes;
@@ -36,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     apply::FieldTracking,
     auth::{Authenticator, User},
+    authorization::{self, Access, Authorizer},
     clock::Clock,
     counters::Recorder,
     error::{ApiError, ApiResult},
@@ -64,6 +64,7 @@ pub(crate) struct Api {
     stop: CancellationToken,
     /// Cancelled when it stops serving, if only for a while: watches end.
     serving: Mutex<CancellationToken>,
+    pub(crate) authorizer: Authorizer,
     /// Which objects have owners of their fields.
     pub(crate) tracking: FieldTracking,
     namespaces: Arc<Resource>,
@@ -122,6 +123,7 @@ impl Api {
         let namespaces = registry.built_in("", "namespaces");
         let accounts = registry.built_in("", "serviceaccounts");
         let recorder = Recorder::default();
+        let authorizer = Authorizer::new(&registry);
         Self {
             store,
             registry,
@@ -131,6 +133,7 @@ impl Api {
             documents: discovery::DocumentCache::default(),
             serving: Mutex::new(stop.child_token()),
             stop,
+            authorizer,
             tracking: FieldTracking::default(),
             namespaces,
             accounts,
@@ -173,6 +176,28 @@ impl Api {
             Verb::Patch => self.patch(call),
             Verb::Delete => self.delete(call),
             Verb::DeleteCollection => self.delete_collection(call),
+        }
+    }
+
+    /// Whether the user may also create what an update or an apply would make.
+    fn authorize_create(&self, call: &Call) -> ApiResult<()> {
+        let access = Access {
+            verb: Verb::Create.as_str(),
+            group: &call.path.group,
+            resource: &call.path.plural,
+            namespace: call.namespace().unwrap_or_default(),
+            name: call.name(),
+            ..Access::default()
+        };
+        let verdict = self.authorizer.decide(&call.user, &access);
+        if verdict.allowed {
+            Ok(())
+        } else {
+            Err(authorization::forbidden(
+                &call.user,
+                &access,
+                &verdict.reason,
+            ))
         }
     }
 

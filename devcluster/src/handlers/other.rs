@@ -19,14 +19,6 @@ const GIT_VERSION: &str = "v1.37.2+devcluster";
 /// The health checks by name; all hold as long as the cluster answers.
 const CHECKS: [&str; 2] = ["ping", "store"];
 
-/// Whether anybody may read a path.
-pub(crate) fn is_public(path: &[String]) -> bool {
-    matches!(
-        path.first().map(String::as_str),
-        Some("healthz" | "livez" | "readyz" | "version")
-    )
-}
-
 impl Api {
     /// Answers a path outside the API.
     ///

@@ -142,6 +142,7 @@ impl Api {
                 format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
             return Err(ApiError::conflict(call.resource.named(), call.name(), &why));
         }
+        self.authorize_create(call)?;
         let metadata = crate::registry::resource::metadata_mut(&mut object);
         metadata.remove("resourceVersion");
         metadata.insert("name".to_owned(), Value::from(call.path.name.clone()));

@@ -66,6 +66,8 @@ pub(crate) enum Review {
     Token,
     /// May somebody do that?
     Access,
+    /// What may I do there?
+    Rules,
 }
 
 /// Where the body of a resource comes from.

@@ -335,6 +335,15 @@ const TABLE: &[Row] = &[
     },
     Row {
         group: "authorization.k8s.io",
+        plural: "selfsubjectrulesreviews",
+        singular: "selfsubjectrulesreview",
+        kind: "SelfSubjectRulesReview",
+        namespaced: false,
+        review: Some(Review::Rules),
+        ..ROW
+    },
+    Row {
+        group: "authorization.k8s.io",
         plural: "subjectaccessreviews",
         singular: "subjectaccessreview",
         kind: "SubjectAccessReview",

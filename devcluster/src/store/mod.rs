@@ -128,7 +128,8 @@ impl Store {
         }
     }
 
-    /// Forgets the watch history of one collection (`group/plural`), as [`Store::trim_history`] does.
+    /// Forgets the watch history of one collection (`apps/deployments`, `/configmaps`), as
+    /// [`Store::trim_history`] does. Nothing happens where there is no such collection.
     pub fn trim_history_of(&self, collection: &str) {
         if let Some(collection) = self.collections.read().get(collection) {
             collection.trim_history();

@@ -12,6 +12,7 @@ mod kinds;
 mod lists;
 mod negotiation;
 mod patches;
+mod permissions;
 mod support;
 mod updates;
 mod watches;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use devcluster::DevCluster;
+use devcluster::{Authorization, DevCluster};
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::BodyExt as _;
 use kube_client::{
@@ -328,6 +328,15 @@ pub(crate) fn unique(prefix: &str) -> String {
 impl Target {
     /// The target of this run and a fresh namespace on it.
     pub(crate) async fn start() -> Self {
+        Self::start_with(Authorization::Authenticated).await
+    }
+
+    /// The same; where it is an embedded cluster, roles decide who may do what, as they do in a real server.
+    pub(crate) async fn start_with_roles() -> Self {
+        Self::start_with(Authorization::Rbac).await
+    }
+
+    async fn start_with(authorization: Authorization) -> Self {
         let (config, embedded) = match std::env::var_os(KUBECONFIG) {
             Some(path) => {
                 let kubeconfig = Kubeconfig::read_from(path).expect("the kubeconfig can be read");
@@ -339,6 +348,7 @@ impl Target {
                 let cluster = DevCluster::builder()
                     .namespace_controller(false)
                     .default_service_accounts(false)
+                    .authorization(authorization)
                     .start()
                     .await
                     .expect("the cluster starts");
