@@ -85,7 +85,13 @@ async fn run_for<C: Candidate>(
 async fn l3_a_release_looks_first_and_leaves_an_empty_holder_for_a_second() {
     let server = Shelf::default();
     server.lock().unwrap().put("", 6);
-    let (candidate, notes) = Noting::new(until_cancelled);
+    let (held, acquired) = (Arc::clone(&server), Arc::new(Mutex::new(None)));
+    let at = Arc::clone(&acquired);
+    let work = move |term: Term| {
+        *at.lock().unwrap() = held.lock().unwrap().record().acquire_time;
+        async move { term.cancelled().await }
+    };
+    let (candidate, notes) = Noting::new(work);
     let (result, _) = run_for(elector("me", Wire::to(&server)), candidate, seconds(1)).await;
     result.unwrap();
     let server = server.lock().unwrap();
@@ -94,7 +100,9 @@ async fn l3_a_release_looks_first_and_leaves_an_empty_holder_for_a_second() {
     assert_eq!(record.holder, "");
     assert_eq!(record.lease_duration, Some(seconds(1)));
     assert_eq!(record.transitions, 7);
-    assert!(record.acquire_time.is_some());
+    let acquired = *acquired.lock().unwrap();
+    assert!(acquired.is_some());
+    assert_eq!(record.acquire_time, acquired, "as it was");
     let notes = notes.lock().unwrap().clone();
     assert_eq!(notes, ["leader me", "term 7", "stopped"]);
 }
