@@ -1,6 +1,6 @@
 //! M6: an instance for a Proxy that has none, or the one that a crash kept off the record (S-01).
 //!
-//! What may hold a create back, in this order: `spec.paused`, the brake after losses (S-10), the
+//! What may hold a create back, in this order: an instance at another provider (S-06), `spec.paused`, the brake after losses (S-10), the
 //! quota circuit (S-09), the attempt that is written down first (S-13), a newer copy of the Proxy
 //! (S-12).
 
@@ -12,7 +12,7 @@ use super::error::Error;
 use super::inputs::Inputs;
 use super::managed::Named;
 use super::pass::Pass;
-use super::plan::{self, Attempt};
+use super::plan::{self, Attempt, Place};
 use super::reconcile::ProxyReconciler;
 use super::timing::Next;
 use crate::api::conditions::Reason;
@@ -36,6 +36,14 @@ impl ProxyReconciler {
         inputs: Inputs,
         hash: &SpecHash,
     ) -> Result<Next, Error> {
+        match plan::place(pass.proxy(), wanted.name) {
+            Place::Settled => {}
+            Place::Open => {
+                pass.draft.place(Some(wanted.name));
+                return Ok(Next::Now);
+            }
+            Place::Elsewhere(other) => return self.look_elsewhere(pass, wanted, &other).await,
+        }
         let (attempt, permit) = match self.clearance(pass, wanted) {
             Clearance::Hold(next) => return Ok(next),
             Clearance::Go { attempt, permit } => (attempt, permit),
@@ -53,7 +61,7 @@ impl ProxyReconciler {
             credentials: inputs.credentials,
             tags: spec.tags.clone(),
         };
-        self.recent.asked(pass.key());
+        self.recent.asked(pass.key(), attempt);
         crash::point(Cp::Cp1);
         let creation = match wanted.provider.create(&request).await {
             Ok(creation) => creation,
@@ -83,6 +91,39 @@ impl ProxyReconciler {
         pass.draft.in_sync();
         pass.created = true;
         Ok(self.created(pass, &creation, hash))
+    }
+
+    /// S-06: the Proxy was at another provider before, by way of External; what may still lie there
+    /// goes first.
+    async fn look_elsewhere(
+        &self,
+        pass: &mut Pass<'_>,
+        wanted: Named<'_>,
+        other: &str,
+    ) -> Result<Next, Error> {
+        let move_on = |pass: &mut Pass<'_>| {
+            pass.draft.edit().provider = Some(wanted.name.to_owned());
+            Next::Now
+        };
+        let Some(provider) = self.providers.get(other) else {
+            // nobody can look, and no create was ever sent.
+            if plan::was_never_provisioned(pass.proxy()) {
+                return Ok(move_on(pass));
+            }
+            let missing = self.not_configured(other);
+            pass.draft
+                .not_provisioned(Reason::ProviderNotConfigured, missing);
+            return Ok(Next::Event);
+        };
+        match provider.find(&pass.owner(&self.cluster_id)).await {
+            Ok(Some(instance)) => {
+                pass.draft.record(other, &instance);
+                Ok(Next::Now)
+            }
+            Ok(None) if self.may_not_show_yet(pass, &**provider) => Ok(self.not_shown_yet(pass)),
+            Ok(None) => Ok(move_on(pass)),
+            Err(error) => self.provider_failure(pass, other, error, None),
+        }
     }
 
     /// What the status says of an instance that was just made or found.

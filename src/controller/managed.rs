@@ -40,6 +40,7 @@ impl ProxyReconciler {
             Gate::AddFinalizer => {
                 pass.add_finalizer().await?;
                 crash::point(Cp::Cp10);
+                pass.draft.place(proxy.spec.provider.as_deref());
                 return Ok(Next::Event);
             }
             // M2

@@ -32,6 +32,8 @@ mod plan;
 mod recent;
 mod reconcile;
 mod replace;
+#[cfg(test)]
+mod simulation;
 mod status;
 #[cfg(test)]
 mod testing;

@@ -208,9 +208,12 @@ impl ProxyReconciler {
         let status = pass.draft.get();
         let was_asked = status.create_attempts > 0 || status.provider_id.is_some();
         was_asked
-            && !pass.draft.is_provisioned()
+            && !pass.was_running()
             && provider.capabilities().eventually_consistent
-            && self.recent.may_not_show(pass.key())
+            && self.recent.may_not_show(
+                pass.key(),
+                status.attempt_open.then_some(status.create_attempts),
+            )
     }
 
     pub(super) fn not_shown_yet(&self, pass: &mut Pass<'_>) -> Next {

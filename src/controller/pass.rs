@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::error::Error;
 use super::plan;
 use super::status::{self, Draft};
-use crate::api::conditions::Reason;
+use crate::api::conditions::{self, ConditionStatus, ConditionType, Reason};
 use crate::api::hash::Comparison;
 use crate::api::{FINALIZER, Proxy, SPEC_HASH_ANNOTATION, SpecHash};
 use crate::crash::{self, Cp};
@@ -99,6 +99,18 @@ impl<'a> Pass<'a> {
         self.draft.get().provider_id.as_deref().map(ProviderId::new)
     }
 
+    /// Whether the status read says that the instance on record runs; an endpoint of an External
+    /// Proxy is none.
+    pub(crate) fn was_running(&self) -> bool {
+        let conditions = self.base.status.as_ref().map(|status| &status.conditions);
+        conditions.is_some_and(|conditions| {
+            conditions::status(conditions, ConditionType::Provisioned)
+                == Some(ConditionStatus::True)
+                && conditions::reason(conditions, ConditionType::Provisioned)
+                    != Some(Reason::ExternalEndpoint)
+        })
+    }
+
     pub(crate) fn hint(&self) -> Hint {
         Hint {
             incarnation: self
@@ -107,7 +119,7 @@ impl<'a> Pass<'a> {
                 .instance_uid
                 .as_deref()
                 .map(Incarnation::new),
-            was_running: self.draft.is_provisioned(),
+            was_running: self.was_running(),
             operation: self.draft.get().operation.as_deref().map(Arc::from),
         }
     }
@@ -246,8 +258,7 @@ impl<'a> Pass<'a> {
 }
 
 fn provisioned_reason(status: &crate::api::ProxyStatus) -> Option<Reason> {
-    use crate::api::conditions::{ConditionType, reason};
-    reason(&status.conditions, ConditionType::Provisioned)
+    conditions::reason(&status.conditions, ConditionType::Provisioned)
 }
 
 fn record(own_writes: &OwnWrites, key: &ObjectKey, patched: &Proxy) {

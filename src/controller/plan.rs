@@ -94,6 +94,26 @@ fn latch(proxy: &Proxy) -> Option<Option<String>> {
     is_shut.then(|| latch.input_hash.clone())
 }
 
+/// S-06: whether the record says at which provider a create may come to lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It says so.
+    Settled,
+    /// It says nothing: write it down first, so that no crash can hide where to look.
+    Open,
+    /// It names another provider, where an earlier create may lie that never got on record.
+    Elsewhere(String),
+}
+
+/// Asks the copy that was read, not a draft: what counts is what a crash would leave.
+pub(crate) fn place(proxy: &Proxy, wanted: &str) -> Place {
+    match status_of(proxy).provider.as_deref() {
+        Some(recorded) if recorded == wanted => Place::Settled,
+        Some(other) => Place::Elsewhere(other.to_owned()),
+        None => Place::Open,
+    }
+}
+
 /// S-13: the number that a create has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {

@@ -18,6 +18,7 @@ pub(crate) struct Recent {
 
 #[derive(Clone, Copy, Debug)]
 struct Create {
+    attempt: i64,
     asked: Instant,
     made: Option<Instant>,
     shown: bool,
@@ -31,14 +32,17 @@ impl Recent {
         }
     }
 
-    /// A create is about to be sent.
-    pub(crate) fn asked(&self, key: &ObjectKey) {
+    /// A create is about to be sent, or may have been sent just now by somebody else.
+    pub(crate) fn asked(&self, key: &ObjectKey, attempt: i64) {
+        let now = Instant::now();
         let mut create = self.creates.entry(key.clone()).or_insert(Create {
-            asked: self.started,
+            attempt,
+            asked: now,
             made: None,
             shown: false,
         });
-        create.asked = Instant::now();
+        create.attempt = attempt;
+        create.asked = now;
         create.shown = false;
     }
 
@@ -65,8 +69,20 @@ impl Recent {
     }
 
     /// Whether an instance that was just asked for may exist although the provider does not show
-    /// it. What an earlier process asked for counts as asked when this one began.
-    pub(crate) fn may_not_show(&self, key: &ObjectKey) -> bool {
+    /// it.
+    ///
+    /// What an earlier process asked for counts as asked when this one began; an open attempt that
+    /// is none of this process, when it is first seen.
+    pub(crate) fn may_not_show(&self, key: &ObjectKey, open: Option<i64>) -> bool {
+        if let Some(attempt) = open {
+            let is_known = self
+                .creates
+                .get(key)
+                .is_some_and(|create| create.attempt == attempt);
+            if !is_known {
+                self.asked(key, attempt);
+            }
+        }
         let create = self.creates.get(key).map(|create| *create);
         let (asked, shown) =
             create.map_or((self.started, false), |create| (create.asked, create.shown));
@@ -87,20 +103,26 @@ mod tests {
         let key = ObjectKey::namespaced("crawl", "a");
         let recent = Recent::new();
         assert!(
-            recent.may_not_show(&key),
+            recent.may_not_show(&key, None),
             "an earlier process may have asked"
         );
         tokio::time::advance(MAY_NOT_SHOW).await;
-        assert!(!recent.may_not_show(&key));
-        recent.asked(&key);
-        assert!(recent.may_not_show(&key));
+        assert!(!recent.may_not_show(&key, None));
+        recent.asked(&key, 1);
+        assert!(recent.may_not_show(&key, None));
         assert_eq!(recent.since_made(&key), None, "asked is not made");
         recent.made(&key);
         recent.shown(&key);
-        assert!(!recent.may_not_show(&key));
+        assert!(!recent.may_not_show(&key, None));
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(recent.since_made(&key), Some(Duration::from_secs(3)));
         recent.forget(&key);
         assert_eq!(recent.since_made(&key), None);
+        assert!(
+            recent.may_not_show(&key, Some(7)),
+            "another process may have asked"
+        );
+        tokio::time::advance(MAY_NOT_SHOW).await;
+        assert!(!recent.may_not_show(&key, Some(7)));
     }
 }

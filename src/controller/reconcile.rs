@@ -58,6 +58,8 @@ pub(crate) struct ProxyReconciler {
     pub(crate) recent: Recent,
     /// The time of day; decides what ages by the API's times, never a wait.
     pub(crate) clock: Clock,
+    /// A number in [-1, 1], to spread waits that would end together.
+    pub(crate) spread: fn() -> f64,
     /// Steps taken in a row; has an entry for Proxies in the middle of some work alone.
     pub(crate) steps: DashMap<ObjectKey, u32>,
 }
@@ -115,6 +117,10 @@ impl ProxyReconciler {
         let mut pass = Pass::new(key, api, &self.own_writes, proxy, (self.clock)());
         async {
             let branch = plan::dispatch(pass.proxy());
+            if branch != Branch::Managed {
+                // It stands in for no other any more.
+                self.budget.give_back(key);
+            }
             let outcome = match branch {
                 Branch::Delete => self.reconcile_delete(&mut pass).await,
                 Branch::External => self.reconcile_external(&mut pass).await,
@@ -224,7 +230,7 @@ impl ProxyReconciler {
         } else {
             self.steps.remove(key);
         }
-        let wait = self.timing.wait(next, rand::random_range(-1.0..=1.0));
+        let wait = self.timing.wait(next, (self.spread)());
         wait.map_or(Action::Done, Action::RequeueAfter)
     }
 

@@ -146,7 +146,7 @@ impl ProxyReconciler {
     fn leave(&self, pass: &Pass<'_>, instance: &Instance) -> Leave {
         let proxy = pass.proxy();
         // What serves nobody takes nothing out of service.
-        let serves = pass.draft.is_provisioned() && instance.state == InstanceState::Running;
+        let serves = pass.was_running() && instance.state == InstanceState::Running;
         if serves && let Some(group) = Group::of(proxy) {
             let allowed = self
                 .budget

@@ -135,6 +135,13 @@ impl Draft {
         conditions::reason(&self.status.conditions, ConditionType::Provisioned)
     }
 
+    /// S-06: says where a create will come to lie, unless something may lie somewhere already.
+    pub(crate) fn place(&mut self, provider: Option<&str>) {
+        if self.status.provider.is_none() {
+            self.status.provider = provider.map(str::to_owned);
+        }
+    }
+
     /// Puts an instance on record.
     pub(crate) fn record(&mut self, provider: &str, instance: &Instance) {
         self.status.provider = Some(provider.to_owned());
@@ -156,7 +163,10 @@ impl Draft {
 
     /// Forgets the instance on record, and that there was anything to compare it with.
     pub(crate) fn clear_instance(&mut self) {
+        let provider = self.status.provider.take();
         self.clear_ownership();
+        // The next one comes from there, and a crash must not hide that.
+        self.status.provider = provider;
         self.clear_endpoint();
         self.drop_synced();
     }

@@ -43,10 +43,23 @@ pub(crate) struct Server {
     state: Arc<Mutex<State>>,
 }
 
+/// A change as a watch shows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) version: u64,
+    pub(crate) at: tokio::time::Instant,
+    pub(crate) path: String,
+    /// `None` for a deletion.
+    pub(crate) object: Option<Value>,
+}
+
 #[derive(Default)]
 struct State {
     version: u64,
     objects: BTreeMap<String, Value>,
+    log: Vec<Change>,
+    /// Objects that users make once their names are free.
+    waiting: BTreeMap<String, Value>,
     writes: Vec<String>,
     refuse_every_second_patch: bool,
     patches: u64,
@@ -81,37 +94,85 @@ impl Server {
     pub(crate) fn put(&self, path: &str, mut object: Value) {
         let mut state = self.state();
         state.stamp(&mut object);
-        state.objects.insert(path.to_owned(), object);
+        state.store(path, object);
+    }
+
+    /// Creates the object as soon as nothing has its path.
+    pub(crate) fn put_when_free(&self, path: &str, object: Value) {
+        self.state().waiting.insert(path.to_owned(), object);
+        self.state().let_in();
+    }
+
+    /// The object that users mean by that path: one that waits for its name, or the one there is.
+    pub(crate) fn newest(&self, path: &str) -> Option<Value> {
+        let state = self.state();
+        state
+            .waiting
+            .get(path)
+            .or_else(|| state.objects.get(path))
+            .cloned()
+    }
+
+    /// All objects under that path, in the order of their names.
+    pub(crate) fn all(&self, prefix: &str) -> Vec<Value> {
+        let state = self.state();
+        let objects = state.objects.iter();
+        objects
+            .filter(|(path, _)| path.starts_with(prefix))
+            .map(|(_, object)| object.clone())
+            .collect()
+    }
+
+    /// Changes after that version, in their order.
+    pub(crate) fn changes_after(&self, version: u64) -> Vec<Change> {
+        let state = self.state();
+        let from = state
+            .log
+            .partition_point(|change| change.version <= version);
+        state.log[from..].to_vec()
     }
 
     /// Changes an object by a merge patch, as a user does; a change of the spec counts.
     pub(crate) fn edit(&self, path: &str, patch: &Value) {
+        if let Some(next) = self.state().waiting.get_mut(path) {
+            return merge(next, patch);
+        }
+        self.edit_held(path, patch);
+    }
+
+    /// The same, of the object that has the path now, whatever waits for it.
+    pub(crate) fn edit_held(&self, path: &str, patch: &Value) {
         let mut state = self.state();
-        let mut object = state.objects[path].clone();
+        let Some(mut object) = state.objects.get(path).cloned() else {
+            return;
+        };
         merge(&mut object, patch);
         if patch.get("spec").is_some() {
             let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
             object["metadata"]["generation"] = json!(generation + 1);
         }
         state.stamp(&mut object);
-        state.objects.insert(path.to_owned(), object);
+        state.store(path, object);
     }
 
     /// Deletes an object, as a user does: at once, or as soon as its finalizers are gone.
     pub(crate) fn delete(&self, path: &str) {
         let mut state = self.state();
-        let Some(mut object) = state.objects.remove(path) else {
+        state.waiting.remove(path);
+        let Some(mut object) = state.objects.get(path).cloned() else {
             return;
         };
         let held = object["metadata"]["finalizers"]
             .as_array()
             .is_some_and(|all| !all.is_empty());
-        if held {
+        if !held {
+            state.remove(path);
+        } else if object["metadata"]["deletionTimestamp"].is_null() {
             object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
             object["metadata"]["generation"] = json!(generation + 1);
             state.stamp(&mut object);
-            state.objects.insert(path.to_owned(), object);
+            state.store(path, object);
         }
     }
 
@@ -120,7 +181,7 @@ impl Server {
         self.state().after_look = Some(Box::new(event));
     }
 
-    fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.state().version
     }
 
@@ -140,7 +201,7 @@ impl Server {
         self.state().life == Some(0)
     }
 
-    fn answer(&self, method: &http::Method, path: &str, body: &[u8]) -> (u16, Value) {
+    pub(crate) fn answer(&self, method: &http::Method, path: &str, body: &[u8]) -> (u16, Value) {
         let mut state = self.state();
         let (target, is_status) = match path.strip_suffix("/status") {
             Some(target) => (target, true),
@@ -187,9 +248,9 @@ impl Server {
             .as_array()
             .is_some_and(|all| !all.is_empty());
         if object["metadata"]["deletionTimestamp"].is_string() && !held {
-            state.objects.remove(target);
+            state.remove(target);
         } else {
-            state.objects.insert(target.to_owned(), object.clone());
+            state.store(target, object.clone());
         }
         (200, object)
     }
@@ -200,9 +261,42 @@ impl State {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
     }
+
+    fn store(&mut self, path: &str, object: Value) {
+        self.tell(path, Some(object.clone()));
+        self.objects.insert(path.to_owned(), object);
+    }
+
+    fn remove(&mut self, path: &str) {
+        self.version += 1;
+        self.tell(path, None);
+        self.objects.remove(path);
+        self.let_in();
+    }
+
+    fn let_in(&mut self) {
+        let objects = &self.objects;
+        let free: Vec<_> = self
+            .waiting
+            .extract_if(.., |path, _| !objects.contains_key(path))
+            .collect();
+        for (path, mut object) in free {
+            self.stamp(&mut object);
+            self.store(&path, object);
+        }
+    }
+
+    fn tell(&mut self, path: &str, object: Option<Value>) {
+        self.log.push(Change {
+            version: self.version,
+            at: tokio::time::Instant::now(),
+            path: path.to_owned(),
+            object,
+        });
+    }
 }
 
-fn refusal(code: u16, reason: &str, message: &str) -> (u16, Value) {
+pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure",
         "code": code, "reason": reason, "message": message });
     (code, status)
@@ -508,6 +602,7 @@ fn reconciler(
         leases: Arc::new(NoLeases),
         recent: Recent::new(),
         clock: virtual_now,
+        spread: || rand::random_range(-1.0..=1.0),
         steps: DashMap::new(),
     }
 }

@@ -4,15 +4,22 @@
 //! # name: what it is
 //! kubernetes:
 //!   kind: kubernetes
+//! sim:
+//!   kind: sim
+//!   boot: 2s          # longest time a machine takes to boot
+//!   quota: 100        # most machines at a time
 //! ```
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use k8s_openapi::jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de};
 
 use super::kubernetes::KubernetesProvider;
+use super::sim::{self, SimProvider};
 use super::{Pace, Paced, Provider, Registry};
 
 /// The provider that is there without a file.
@@ -26,14 +33,56 @@ const MAX_NAME: usize = 63;
 pub enum Kind {
     /// Pods of the cluster that the operator serves.
     Kubernetes,
+    /// Simulated machines in the memory of this process.
+    Sim,
 }
 
 /// One provider of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Fields")]
+pub enum Entry {
+    /// See [`Kind::Kubernetes`].
+    Kubernetes,
+    /// See [`Kind::Sim`].
+    Sim {
+        /// Longest time a machine takes to boot; the shortest is half of it.
+        boot: Option<Duration>,
+        /// Most machines at a time.
+        quota: Option<usize>,
+    },
+}
+
+/// The fields of all kinds.
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Entry {
-    /// What it is.
-    pub kind: Kind,
+struct Fields {
+    kind: Kind,
+    boot: Option<SignedDuration>,
+    quota: Option<usize>,
+}
+
+impl TryFrom<Fields> for Entry {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let Fields { kind, boot, quota } = fields;
+        match kind {
+            Kind::Sim => {
+                let boot = boot.map(Duration::try_from).transpose();
+                let boot = boot.map_err(|_| "boot is less than nothing; write for example 2s")?;
+                Ok(Self::Sim { boot, quota })
+            }
+            Kind::Kubernetes => {
+                let stray = [("boot", boot.is_some()), ("quota", quota.is_some())];
+                match stray.into_iter().find(|(_, is_there)| *is_there) {
+                    Some((name, _)) => Err(format!(
+                        "unknown field `{name}` for kind kubernetes; remove it"
+                    )),
+                    None => Ok(Self::Kubernetes),
+                }
+            }
+        }
+    }
 }
 
 /// A provider's name: a DNS label, as `spec.provider` may hold it.
@@ -67,10 +116,8 @@ pub struct Providers(BTreeMap<Name, Entry>);
 impl Default for Providers {
     /// One provider, `kubernetes`, of kind kubernetes.
     fn default() -> Self {
-        let entry = Entry {
-            kind: Kind::Kubernetes,
-        };
-        Self(BTreeMap::from([(Name(DEFAULT_NAME.to_owned()), entry)]))
+        let name = Name(DEFAULT_NAME.to_owned());
+        Self(BTreeMap::from([(name, Entry::Kubernetes)]))
     }
 }
 
@@ -150,11 +197,22 @@ impl Providers {
     #[must_use]
     pub fn build(&self, client: &kube_client::Client, default_image: Option<&str>) -> Registry {
         let make = |(name, entry): (&Name, &Entry)| {
-            let provider: Arc<dyn Provider> = match entry.kind {
-                Kind::Kubernetes => {
+            let provider: Arc<dyn Provider> = match entry {
+                Entry::Kubernetes => {
                     let pods =
                         KubernetesProvider::new(client.clone(), default_image.map(Arc::from));
                     Arc::new(Paced::new(name.0.as_str(), pods, Pace::default()))
+                }
+                // Nobody has to be spared.
+                Entry::Sim { boot, quota } => {
+                    let mut settings = sim::Settings {
+                        quota: *quota,
+                        ..sim::Settings::default()
+                    };
+                    if let Some(boot) = boot {
+                        settings.boot = *boot / 2..*boot;
+                    }
+                    Arc::new(SimProvider::new(sim::World::new(settings)))
                 }
             };
             (name.0.clone(), provider)
@@ -178,6 +236,28 @@ mod tests {
     }
 
     #[test]
+    fn p30_a_simulated_cloud_has_a_boot_time_and_a_quota() {
+        let text = "sim:\n  kind: sim\n  boot: 2s\n  quota: 7\nplain:\n  kind: sim\n";
+        let Providers(entries) = Providers::parse(text, "f").expect("valid");
+        let entry = |name: &str| &entries[&Name(name.to_owned())];
+        let boot = Some(Duration::from_secs(2));
+        assert_eq!(
+            *entry("sim"),
+            Entry::Sim {
+                boot,
+                quota: Some(7)
+            }
+        );
+        assert_eq!(
+            *entry("plain"),
+            Entry::Sim {
+                boot: None,
+                quota: None
+            }
+        );
+    }
+
+    #[test]
     fn b17_a_bad_file_is_refused_with_file_and_line() {
         for (text, line, part) in [
             (
@@ -192,6 +272,8 @@ mod tests {
                 3,
                 "DNS label",
             ),
+            ("a:\n  kind: kubernetes\n  boot: 2s\n", 0, "boot"),
+            ("a:\n  kind: sim\n  boot: soon\n", 3, "duration"),
             ("a: [", 1, ""),
             ("a:\n  {}\n", 2, "kind"),
         ] {
@@ -200,7 +282,7 @@ mod tests {
                     let shown = error.to_string();
                     assert!(shown.starts_with("providers.yaml:"), "{shown}");
                     assert!(shown.contains(part), "{text:?}: {shown}");
-                    assert_eq!(found, line, "{text:?}: {shown}");
+                    assert!(line == 0 || found == line, "{text:?}: {shown}");
                 }
                 other => panic!("{text:?}: {other:?}"),
             }

@@ -1,7 +1,7 @@
 //! Where the machines of a fleet come from.
 //!
 //! A [`Provider`] makes, finds, watches and deletes the instance of one Proxy. The reconciler knows
-//! this trait alone, so a further kind of provider is a module beside [`kubernetes`] and one line
+//! this trait alone, so a further kind of provider is a module beside [`kubernetes`] and [`sim`] and one line
 //! in [`config`].
 //!
 //! Invariants that every implementation keeps:
@@ -31,6 +31,7 @@ mod error;
 pub(crate) mod fake;
 pub mod kubernetes;
 mod paced;
+pub mod sim;
 
 pub use error::{Class, Error, Reason};
 pub use paced::{Pace, Paced};

@@ -22,7 +22,7 @@ pub struct ProxyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
-    /// Provider that owns the machine of providerID.
+    /// Provider that has the machine of providerID, or may have one that is not on record yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub provider: Option<String>,
