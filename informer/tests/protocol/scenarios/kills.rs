@@ -74,6 +74,10 @@ impl Observed {
         let streamed = follower(true);
         let slow = View::default();
         let see = slow.handler();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a handler that holds up its thread is what this is about"
+        )]
         let slowly = move |event: &Event<ConfigMap>| {
             std::thread::sleep(Duration::from_micros(300));
             see(event);
