@@ -189,11 +189,16 @@ impl<'q> Resolved<'q> {
     }
 }
 
-/// The answers and how many entries were looked at for them.
+/// The answers, and how many entries were looked at for them.
+struct Answers<'v, K> {
+    entries: Vec<&'v Arc<Entry<K>>>,
+    looked_at: usize,
+}
+
 fn answers<'v, K: Resource>(
     query: &Query,
     version: &'v Version<K>,
-) -> Result<(Vec<&'v Arc<Entry<K>>>, usize), Error> {
+) -> Result<Answers<'v, K>, Error> {
     let resolved = Resolved::new(&query.0, version)?;
     let mut entries = Vec::with_capacity(resolved.cost(version));
     resolved.candidates(version, &mut entries);
@@ -203,13 +208,14 @@ fn answers<'v, K: Resource>(
     }
     let looked_at = entries.len();
     entries.retain(|entry| resolved.matches(entry));
-    Ok((entries, looked_at))
+    Ok(Answers { entries, looked_at })
 }
 
 /// All objects that meet `query`, in no particular order.
 pub(crate) fn all<K: Resource>(query: &Query, version: &Version<K>) -> Result<Vec<Arc<K>>, Error> {
-    let (entries, _) = answers(query, version)?;
-    Ok(entries
+    let found = answers(query, version)?;
+    Ok(found
+        .entries
         .into_iter()
         .map(|entry| Arc::clone(&entry.object))
         .collect())
@@ -222,7 +228,7 @@ pub(crate) fn page<K: Resource>(
     after: Option<&ObjectKey>,
     limit: usize,
 ) -> Result<Page<K>, Error> {
-    let (mut entries, _) = answers(query, version)?;
+    let mut entries = answers(query, version)?.entries;
     entries.retain(|entry| after.is_none_or(|after| entry.key > *after));
     let more = entries.len() > limit;
     if more {
@@ -371,8 +377,8 @@ mod tests {
             (size(1), 103),
             (letter('z'), 0),
         ] {
-            let (_, found) = answers(&query, &version).unwrap();
-            assert_eq!(found, looked_at, "{query:?}");
+            let found = answers(&query, &version).unwrap();
+            assert_eq!(found.looked_at, looked_at, "{query:?}");
         }
     }
 
