@@ -157,6 +157,7 @@ mod tests {
     use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
     use kube_core::DynamicObject;
     use kube_core::discovery::ApiResource;
+    use proptest::prelude::*;
     use serde::de::{Deserialize, Deserializer};
 
     use super::*;
@@ -321,6 +322,91 @@ mod tests {
                 malformed.key.is_none() && !malformed.problem.is_empty(),
                 "{text:?}"
             );
+        }
+    }
+
+    const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","unknown":{"a":[1,[2],{"b":[]}],"c":"\u00e9["},
+        "metadata":{"name":"p","namespace":"n","resourceVersion":"7","managedFields":[{"manager":"m",
+        "fieldsV1":{"f:spec":{"k:{\"name\":\"x[\"}":[1,2]}}}],"ownerReferences":[{"apiVersion":"v1","kind":"K",
+        "name":"o","uid":"u"}],"finalizers":["a","b","c"],"labels":{"a":"[,]","b":"{"}},
+        "spec":{"containers":[{"name":"a","args":["x","y\n","\"]"],"ports":[{"containerPort":1}],
+        "new":[[],[]],"env":[{"name":"e","value":"v"}]},{"name":"b","livenessProbe":{"httpGet":
+        {"port":"http","httpHeaders":[{"name":"h","value":"1"}]}}}],"volumes":[{"name":"v","projected":
+        {"sources":[{"secret":{"name":"s"}}]}}],"nodeSelector":null,"tolerations":[]},
+        "status":{"conditions":[{"type":"Ready","status":"True","lastProbeTime":null}],"podIPs":[{"ip":"::1"}]}}"#;
+
+    fn capacities(pod: &Pod) -> Vec<(usize, usize)> {
+        let spec = pod.spec.as_ref().unwrap();
+        let first = &spec.containers[0];
+        let size = |len, capacity| (len, capacity);
+        vec![
+            size(spec.containers.len(), spec.containers.capacity()),
+            first
+                .args
+                .as_ref()
+                .map(|a| (a.len(), a.capacity()))
+                .unwrap(),
+            first
+                .ports
+                .as_ref()
+                .map(|a| (a.len(), a.capacity()))
+                .unwrap(),
+            first.env.as_ref().map(|a| (a.len(), a.capacity())).unwrap(),
+            spec.volumes
+                .as_ref()
+                .map(|a| (a.len(), a.capacity()))
+                .unwrap(),
+            pod.metadata
+                .finalizers
+                .as_ref()
+                .map(|a| (a.len(), a.capacity()))
+                .unwrap(),
+        ]
+    }
+
+    #[test]
+    fn vectors_are_as_large_as_they_must_be_whatever_was_passed_over_before() {
+        let pod = decoder::<Pod>(ALL).object(POD.as_bytes(), false).unwrap();
+        for (length, capacity) in capacities(&pod) {
+            assert_eq!(length, capacity);
+        }
+        let mut whole: Pod = serde_json::from_str(POD).unwrap();
+        whole.metadata.managed_fields = None;
+        assert_eq!(pod, whole);
+    }
+
+    proptest! {
+        #[test]
+        fn a_text_reads_as_serde_json_alone_reads_it(
+            edits in proptest::collection::vec((any::<prop::sample::Index>(), prop_oneof![
+                4 => prop::sample::select(br#"{}[]":,\0enull "#.to_vec()),
+                1 => any::<u8>(),
+            ]), 0..4),
+            cut_off in proptest::option::weighted(0.1, any::<prop::sample::Index>()),
+        ) {
+            let mut text = POD.as_bytes().to_vec();
+            for (at, byte) in edits {
+                let at = at.index(text.len());
+                text[at] = byte;
+            }
+            if let Some(at) = cut_off {
+                text.truncate(at.index(text.len()));
+            }
+            let alone = serde_json::from_slice::<Pod>(&text);
+            match decoder::<Pod>(NONE).object(&text, false) {
+                Ok(pod) => prop_assert_eq!(Some(pod), alone.ok()),
+                Err(malformed) => prop_assert!(
+                    alone.is_err() || malformed.problem.starts_with(WRONG_KIND),
+                    "{}: {}", malformed.path, malformed.problem
+                ),
+            }
+            // The same text as an untyped object, which takes what has no field of its own.
+            let kind = ApiResource::erase::<Pod>(&());
+            let untyped = Decoder::<DynamicObject>::new(&kind, NONE).object(&text, false);
+            let alone = serde_json::from_slice::<DynamicObject>(&text);
+            if let Ok(object) = untyped {
+                prop_assert_eq!(object.data, alone.unwrap().data);
+            }
         }
     }
 }

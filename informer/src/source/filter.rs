@@ -14,6 +14,8 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
+use serde_json::value::RawValue;
+
 use super::Cut;
 use super::outline::Arrays;
 use crate::meta::LAST_APPLIED;
@@ -191,9 +193,6 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Filter<'_, D> {
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        if self.context.arrays.is_spent() {
-            return self.inner.deserialize_ignored_any(visitor);
-        }
         Skip(self.context.arrays).deserialize(self.inner)?;
         visitor.visit_unit()
     }
@@ -417,44 +416,12 @@ impl<'de> DeserializeSeed<'de> for Skip<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-macro_rules! skip_visits {
-    ($($method:ident($type:ty))*) => {
-        $(fn $method<E>(self, _: $type) -> Result<(), E> {
-            Ok(())
-        })*
-    };
-}
-
-impl<'de> Visitor<'de> for Skip<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("anything")
-    }
-
-    skip_visits! {
-        visit_bool(bool) visit_i64(i64) visit_i128(i128) visit_u64(u64) visit_u128(u128)
-        visit_f64(f64) visit_str(&str)
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        self.0.pass_over();
-        while let Some(IgnoredAny) = seq.next_element()? {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(IgnoredAny) = map.next_key()? {
-            map.next_value_seed(Skip(self.0))?;
+        let Self(arrays) = self;
+        if arrays.is_spent() {
+            return IgnoredAny::deserialize(deserializer).map(|IgnoredAny| ());
         }
+        let value = <&RawValue>::deserialize(deserializer)?;
+        arrays.pass_over(value.get().as_bytes());
         Ok(())
     }
 }

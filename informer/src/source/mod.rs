@@ -7,9 +7,9 @@ mod intake;
 pub mod kube;
 mod outline;
 pub(crate) mod scan;
-mod structure;
 #[cfg(feature = "testing")]
 pub mod scripted;
+mod structure;
 
 use std::fmt;
 use std::sync::Arc;

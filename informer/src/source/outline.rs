@@ -78,11 +78,24 @@ impl Arrays {
         Some(array.length)
     }
 
-    /// A reader passes over an array with all that is in it.
-    pub(super) fn pass_over(&self) {
-        if let Some(array) = self.arrays.get(self.next.get()) {
-            self.next.set(self.next.get() + array.inside);
-        }
+    /// A reader passes over `value` with all that is in it.
+    pub(super) fn pass_over(&self, value: &[u8]) {
+        let inside = match value.first() {
+            Some(b'[') => self
+                .arrays
+                .get(self.next.get())
+                .map_or(0, |array| array.inside),
+            Some(b'{') => {
+                let mut inside = 0;
+                for_each_mark(value, |at| {
+                    inside += usize::from(value[at] == b'[');
+                    true
+                });
+                inside
+            }
+            _ => 0,
+        };
+        self.next.set(self.next.get() + inside);
     }
 
     /// Whether no array is left.
@@ -150,7 +163,7 @@ mod tests {
         )) {
             let arrays = Arrays::of(&bytes);
             while !arrays.is_spent() {
-                arrays.pass_over();
+                arrays.pass_over(b"[");
             }
         }
     }
