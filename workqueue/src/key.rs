@@ -5,6 +5,9 @@ use std::hash::{BuildHasher, Hash};
 use foldhash::{SharedSeed, fast::SeedableRandomState};
 
 /// What a type needs to be a key of a queue. Implemented for every type that fits.
+///
+/// Comparing, cloning and dropping a key may happen under a lock of the queue: they must not use the
+/// queue themselves.
 pub trait QueueKey: Clone + Eq + Hash + Send + Sync + 'static {}
 
 impl<K: Clone + Eq + Hash + Send + Sync + 'static> QueueKey for K {}
