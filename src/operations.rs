@@ -30,7 +30,7 @@ pub(crate) const LONGEST_RUN: Duration = Duration::from_secs(15 * 60);
 pub enum Error {
     /// The election's settings do not work.
     #[error(transparent)]
-    Election(#[from] election::Error),
+    Election(Box<election::Error>),
     /// An endpoint cannot listen.
     #[error("serve {what}")]
     Server {
@@ -38,7 +38,7 @@ pub enum Error {
         what: &'static str,
         /// Why not.
         #[source]
-        source: server::Error,
+        source: Box<server::Error>,
     },
 }
 
@@ -108,7 +108,10 @@ impl Operations {
             return Ok(None);
         };
         let options = election.options(client.default_namespace());
-        Ok(Some(Elector::new(client.clone(), options)?))
+        let elector = Elector::new(client.clone(), options);
+        elector
+            .map(Some)
+            .map_err(|error| Error::Election(Box::new(error)))
     }
 
     /// Adds the endpoints to `manager`; they listen from here on. `informers` are those of `manager`.
@@ -120,7 +123,10 @@ impl Operations {
     ) -> Result<Manager, Error> {
         let directory = manager.directory();
         let bind = |what, options| {
-            HttpServer::bind(options).map_err(|source| Error::Server { what, source })
+            HttpServer::bind(options).map_err(|source| Error::Server {
+                what,
+                source: Box::new(source),
+            })
         };
         let mut manager = manager;
         if let Some(address) = self.health_address {

@@ -50,7 +50,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) fn route(&mut self, path: String, endpoint: Box<dyn Endpoint>) {
+    pub(super) fn route(&mut self, path: &str, endpoint: Box<dyn Endpoint>) {
         let path = path.trim_end_matches('/').to_owned();
         self.routes.retain(|(known, _)| *known != path);
         self.routes.push((path, endpoint));

@@ -188,7 +188,7 @@ impl HttpServer {
 
     /// Lets `endpoint` answer for `path` and everything below it, unless a longer path fits.
     pub fn route(mut self, path: impl Into<String>, endpoint: impl Endpoint) -> Self {
-        self.site.route(path.into(), Box::new(endpoint));
+        self.site.route(&path.into(), Box::new(endpoint));
         self
     }
 

@@ -18,25 +18,25 @@ pub fn readiness(directory: &Directory) -> Health {
             Phase::Stopping => Err("stopping".into()),
         })
         .check("informers", move || {
-            let unsynced = informers
+            let unsynced: Vec<_> = informers
                 .informers()
                 .iter()
                 .filter(|informer| !informer.status().synced)
                 .map(|informer| informer.name())
                 .collect();
-            all(unsynced, "not synced")
+            all(&unsynced, "not synced")
         })
         .check("controllers", move || {
             if !controllers.is_leader() {
                 return Ok(());
             }
-            let unsynced = controllers
+            let unsynced: Vec<_> = controllers
                 .controllers()
                 .iter()
                 .filter(|controller| !controller.has_synced())
                 .map(|controller| controller.name().to_owned())
                 .collect();
-            all(unsynced, "not synced")
+            all(&unsynced, "not synced")
         })
 }
 
@@ -61,7 +61,7 @@ pub fn liveness(directory: &Directory) -> Health {
         })
 }
 
-fn all(bad: Vec<String>, what: &str) -> Result<(), BoxError> {
+fn all(bad: &[String], what: &str) -> Result<(), BoxError> {
     if bad.is_empty() {
         Ok(())
     } else {
