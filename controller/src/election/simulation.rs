@@ -53,8 +53,10 @@ const HOSTILE: World = World {
     drift: 0.15,
 };
 
+/// A dead one is down for a minute at most, in which no more than three leaders can die, so that one at
+/// least is always up.
 const CALM: World = World {
-    processes: 3,
+    processes: 5,
     loss: 0.0,
     repeated: 0.0,
     delay: 0.05,
