@@ -8,7 +8,6 @@
 //! handler that is told of it. Server, writer and informers share one process, so only the ratios
 //! mean anything.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use devcluster::DevCluster;
@@ -102,7 +101,7 @@ async fn measure(cluster: &DevCluster, informers: usize, http2: bool) -> Result<
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "a program that prints its figures")]
 async fn main() -> Result<(), Failure> {
-    let cluster = Arc::new(DevCluster::builder().start().await?);
+    let cluster = DevCluster::builder().start().await?;
     let api: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
     for at in 0..OBJECTS {
         let mut object = ConfigMap::default();

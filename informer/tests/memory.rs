@@ -154,8 +154,8 @@ async fn h5_handlers_that_come_and_go_during_traffic_leave_nothing_behind() {
             let handler = |_: &Event<ConfigMap>| {};
             registrations.push(world.informer.add_handler("guest", handler).unwrap());
             version += 1;
-            let change = WatchEvent::Modified(object(version as u32 % 100, version));
-            world.feed.send(change);
+            let at = u32::try_from(version % 100).unwrap();
+            world.feed.send(WatchEvent::Modified(object(at, version)));
         }
         settle().await;
         for registration in registrations {
