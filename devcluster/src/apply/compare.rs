@@ -61,7 +61,7 @@ impl Walk {
         let leaf = match (old, new) {
             (_, None) => self.form(ty, old_form, old, new)?,
             (None, _) => self.form(ty, new_form, old, new)?,
-            _ if old_form == new_form => self.form(ty, new_form, old, new)?,
+            _ if old_form.is(new_form) => self.form(ty, new_form, old, new)?,
             _ => {
                 // A value that changed its form is looked at in both.
                 self.form(ty, old_form, old, new)?;

@@ -22,7 +22,7 @@ const ANY_PIECE: TypeId = TypeId(0);
 const ANY_FIELDS: TypeId = TypeId(1);
 
 /// What values of a type may be.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 struct Atom {
     scalar: Option<ScalarType>,
     list: Option<ListType>,
@@ -48,14 +48,14 @@ pub(super) enum Items {
     Keyed(Vec<String>),
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct ListType {
     pub(super) items: Items,
     item: TypeId,
 }
 
 /// A struct, or a map.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct MapType {
     fields: HashMap<String, FieldType>,
     /// The type of what is no declared field; without one there may be no other.
@@ -63,7 +63,7 @@ pub(super) struct MapType {
     pub(super) atomic: bool,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 struct FieldType {
     id: TypeId,
     default: Option<Value>,
@@ -85,20 +85,21 @@ pub(crate) struct Type<'a> {
     id: TypeId,
 }
 
-impl PartialEq for Type<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.schema, other.schema) && self.id == other.id
-    }
-}
-
 /// Which of the forms of a type a value has.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Form<'a> {
     Map(&'a MapType),
     Scalar(ScalarType),
     List(&'a ListType),
     /// The type allows no value.
     Nothing,
+}
+
+impl Form<'_> {
+    /// Whether two forms of one type are the same.
+    pub(super) fn is(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
 }
 
 impl Schema {
