@@ -1,10 +1,10 @@
 use serde_json::json;
 
-use super::super::testing::{INSTANCE, PATH, UID, World};
+use super::super::testing::{INSTANCE, PATH, UID, World, virtual_now};
 use super::*;
 use crate::api::{
-    ABANDON_INSTANCE_ANNOTATION, FINALIZER, Mode, Proxy, SKIP_REPLACEMENT_ANNOTATION,
-    SPEC_HASH_ANNOTATION,
+    ABANDON_INSTANCE_ANNOTATION, FINALIZER, Mode, Proxy, RETRY_ANNOTATION,
+    SKIP_REPLACEMENT_ANNOTATION, SPEC_HASH_ANNOTATION,
 };
 use crate::provider::fake::{Fault, owner};
 use crate::provider::{Error as ProviderError, InstanceState, Reason};
@@ -739,6 +739,159 @@ async fn t39_a_permanent_error_is_silent_until_the_spec_changes() {
     assert!(world.run().await);
     assert_eq!(world.phase(), "Ready");
     assert!(world.proxy().status.expect("written").latch.is_none());
+}
+
+async fn refused_for_good(spec: &serde_json::Value) -> World {
+    let mut world = World::new(spec);
+    world.put_secret("aGVsbG8=");
+    world.ok().await;
+    let refusal = ProviderError::new(Reason::InvalidInput, "no");
+    world.provider.fault("create", Fault::Before(refusal));
+    world.ok().await;
+    assert_eq!(world.phase(), "Failed");
+    world.provider.take_calls();
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn t39_the_annotation_retry_lets_a_failed_proxy_try_once_more() {
+    let mut world = refused_for_good(&managed()).await;
+    let again = |text: &str| json!({ "metadata": { "annotations": { RETRY_ANNOTATION: text } } });
+    world.server.edit(PATH, &again("1"));
+    let refusal = ProviderError::new(Reason::InvalidInput, "still no");
+    world.provider.fault("create", Fault::Before(refusal));
+    world.ok().await;
+    assert_eq!(world.provider.take_calls(), ["create px-u1"]);
+    assert_eq!(
+        world.ok().await,
+        Action::Done,
+        "the same text is no second retry"
+    );
+    assert!(world.provider.take_calls().is_empty());
+    world.server.edit(PATH, &again("2"));
+    assert!(world.run().await);
+    assert_eq!(world.phase(), "Ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn t39_a_fixed_secret_frees_a_failed_proxy_and_an_equal_one_does_not() {
+    let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
+    let mut world = refused_for_good(&spec).await;
+    world.put_secret("aGVsbG8=");
+    assert_eq!(world.ok().await, Action::Done);
+    assert_eq!(world.phase(), "Failed", "the same bytes");
+    assert!(world.provider.take_calls().is_empty());
+    world.put_secret("d29ybGQ=");
+    assert!(world.run().await);
+    assert_eq!(world.phase(), "Ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn t08_an_instance_is_replaced_at_its_greatest_age() {
+    let spec = json!({ "provider": "fake", "rotation": { "maxAgeSeconds": 600 } });
+    let mut world = settled(&spec).await;
+    let made = virtual_now();
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.created = Some(made));
+    tokio::time::advance(Duration::from_secs(500)).await;
+    assert_eq!(
+        world.ok().await,
+        Action::RequeueAfter(Duration::from_secs(100)),
+        "looked at when its time is over"
+    );
+    tokio::time::advance(Duration::from_secs(100)).await;
+    world.provider.take_calls();
+    world.ok().await;
+    assert_eq!(world.provider.take_calls(), ["get px-u1", "delete px-u1"]);
+    assert_eq!(world.condition("Provisioned"), "False/Replacing");
+    assert!(world.run().await);
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
+    let status = world.proxy().status.expect("written");
+    assert_eq!(status.failure_streak, 0, "no loss");
+    let replaced = status.replacements.expect("counted");
+    assert_eq!(replaced.last_reason.as_deref(), Some("Replacing"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn t51_an_instance_lost_again_and_again_is_made_ever_more_slowly() {
+    let mut world = settled(&managed()).await;
+    let mut gaps = Vec::new();
+    let mut last = tokio::time::Instant::now();
+    for round in 2..=11 {
+        tokio::time::advance(Duration::from_secs(10)).await;
+        world.provider.vanish(INSTANCE);
+        while world.provider.made() < round {
+            match world.ok().await {
+                Action::RequeueAfter(wait) => tokio::time::advance(wait).await,
+                other => panic!("{other:?}"),
+            }
+        }
+        gaps.push(last.elapsed().as_secs());
+        last = tokio::time::Instant::now();
+        world.provider.run(INSTANCE, "10.0.0.1");
+        world.ok().await;
+        assert_eq!(world.phase(), "Ready");
+    }
+    for (n, gap) in gaps.iter().enumerate() {
+        let least = (5_u64 << n).min(600);
+        assert!((least..=least + 25).contains(gap), "loss {n}: {gaps:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn t34_a_deletion_that_the_cache_does_not_show_stops_a_create() {
+    let mut world = about_to_create().await;
+    world.server.delete(PATH);
+    assert_eq!(world.ok().await, Action::Done);
+    assert_eq!(
+        (world.provider.made(), world.server.get(PATH)),
+        (0, None),
+        "the live copy says that there is nothing to do but to let it go"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn s12_who_does_not_lead_changes_nothing_at_a_provider() {
+    let mut world = settled(&managed()).await;
+    world.do_not_lead();
+    world.server.edit(PATH, &json!({ "spec": { "port": 9 } }));
+    world.pass().await.expect_err("not sure of leading");
+    world.server.delete(PATH);
+    world.pass().await.expect_err("not sure of leading");
+    let calls = world.provider.take_calls();
+    assert!(
+        calls.iter().all(|call| call.starts_with("get ")),
+        "{calls:?}"
+    );
+    assert!(
+        world.server.get(PATH).is_some(),
+        "nor does it let the Proxy go"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn s07_a_replacement_out_of_budget_waits_and_the_instance_serves_on() {
+    let mut world = settled(&managed()).await;
+    world.others_unavailable(1);
+    world.server.edit(PATH, &json!({ "spec": { "port": 9 } }));
+    let Action::RequeueAfter(wait) = world.ok().await else {
+        panic!("asked again later")
+    };
+    assert!((24..=36).contains(&wait.as_secs()), "{wait:?}");
+    assert_eq!(world.condition("Synced"), "False/ReplacementDeferred");
+    assert_eq!(
+        world.condition("ReplacementBlocked"),
+        "True/BudgetExhausted"
+    );
+    assert_eq!(world.condition("Ready"), "True/Serving");
+    world.others_unavailable(0);
+    assert!(world.run().await);
+    assert_eq!(world.provider.made(), 2);
+    assert!(world.condition("ReplacementBlocked").is_empty());
 }
 
 #[tokio::test(start_paused = true)]

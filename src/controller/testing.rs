@@ -552,6 +552,21 @@ impl World {
         found.map_or_else(String::new, |condition| condition.message.clone())
     }
 
+    /// This process is not sure to lead, from now on.
+    pub(crate) fn do_not_lead(&mut self) {
+        self.reconciler.leads = Arc::new(|| false);
+    }
+
+    /// So many other Proxies of the group are out of service, from now on.
+    pub(crate) fn others_unavailable(&mut self, number: usize) {
+        let others = (0..number).map(|n| ObjectKey::namespaced("crawl", format!("other-{n}")));
+        let census = Census {
+            all: 9,
+            unavailable: others.collect(),
+        };
+        self.reconciler.census = Box::new(move |_| census.clone());
+    }
+
     /// Puts the Secret `boot` with this user data (base64).
     pub(crate) fn put_secret(&self, data: &str) {
         self.server.put(
