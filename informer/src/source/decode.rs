@@ -65,13 +65,19 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     /// As [`Decoder::object`], without saying what is wrong.
     pub(super) fn try_object(&self, text: &[u8]) -> Result<K, Unreadable> {
         // The code that reads may be a user's; a panic costs its object alone.
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            let arrays = Arrays::of(text);
-            let mut json = serde_json::Deserializer::from_slice(text);
-            let object = K::deserialize(Filter::new(&mut json, &self.rules, &arrays))?;
-            json.end().map(|()| object)
-        }));
-        match read {
+        let read = |arrays: &Arrays| {
+            catch_unwind(AssertUnwindSafe(|| {
+                let mut json = serde_json::Deserializer::from_slice(text);
+                let object = K::deserialize(Filter::new(&mut json, &self.rules, arrays))?;
+                json.end().map(|()| object)
+            }))
+        };
+        let outcome = match read(&Arrays::of(text)) {
+            // What is passed over by its outline must be text; without one it may be any bytes.
+            Ok(Err(_)) => read(&Arrays::default()),
+            outcome => outcome,
+        };
+        match outcome {
             Ok(Ok(object)) => Ok(object),
             _ => Err(Unreadable),
         }

@@ -177,11 +177,13 @@ fn read_line<K: Resource + DeserializeOwned>(
     }
 }
 
+type Wrap<K> = fn(K) -> WatchEvent<K>;
+
 /// The parts of a frame of an object that is written as servers write it. What is said to be the
 /// object is it only if it can be read.
-fn plain_frame<K>(line: &[u8]) -> Option<(fn(K) -> WatchEvent<K>, &[u8])> {
+fn plain_frame<K>(line: &[u8]) -> Option<(Wrap<K>, &[u8])> {
     let rest = line.strip_prefix(br#"{"type":""#)?;
-    let kinds: [(&[u8], fn(K) -> WatchEvent<K>); 3] = [
+    let kinds: [(&[u8], Wrap<K>); 3] = [
         (br#"MODIFIED","object":"#, WatchEvent::Modified),
         (br#"ADDED","object":"#, WatchEvent::Added),
         (br#"DELETED","object":"#, WatchEvent::Deleted),
@@ -196,7 +198,7 @@ fn read<K: Resource + DeserializeOwned>(
     decoder: &Decoder<K>,
     frame: &Frame<'_>,
 ) -> Result<WatchEvent<K>, Error> {
-    let wrap: fn(K) -> WatchEvent<K> = match &*frame.kind {
+    let wrap: Wrap<K> = match &*frame.kind {
         "ADDED" => WatchEvent::Added,
         "MODIFIED" => WatchEvent::Modified,
         "DELETED" => WatchEvent::Deleted,

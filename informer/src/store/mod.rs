@@ -231,21 +231,21 @@ impl<K> Version<K> {
     }
 
     /// Puts `new` in the place of what was stored under its key, in all indexes.
-    fn put(&mut self, new: Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
+    fn put(&mut self, new: &Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
         self.put_at(self.id(&new.key), new)
     }
 
     /// As [`Version::put`], where the key's number is known.
-    fn put_at(&mut self, id: Option<Id>, new: Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
+    fn put_at(&mut self, id: Option<Id>, new: &Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
         if let Some(id) = id {
-            let old = self.entries.replace(id, Arc::clone(&new));
-            self.reindex(id, old.as_deref(), Some(&new));
+            let old = self.entries.replace(id, Arc::clone(new));
+            self.reindex(id, old.as_deref(), Some(new));
             return old;
         }
         let hash = self.hasher.key(&new.key);
-        let id = self.entries.insert(Arc::clone(&new));
+        let id = self.entries.insert(Arc::clone(new));
         self.ids.insert(hash, id, |other| *other == id);
-        self.reindex(id, None, Some(&new));
+        self.reindex(id, None, Some(new));
         None
     }
 
@@ -363,7 +363,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             }
             let mut values = entry.values.to_vec();
             values.extend(added.into_iter().map(|value| (position, Arc::from(value))));
-            version.put(Arc::new(Entry {
+            version.put(&Arc::new(Entry {
                 key: entry.key.clone(),
                 object: Arc::clone(&entry.object),
                 values: values.into(),
@@ -530,7 +530,7 @@ impl<K: Resource> Version<K> {
             Arc::clone(&new),
             before.map(|before| &**before),
         );
-        let (gone, change) = changes_by(self.put_at(id, entry), new);
+        let (gone, change) = changes_by(self.put_at(id, &entry), new);
         changes.extend(gone);
         changes.push(change);
     }

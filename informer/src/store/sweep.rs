@@ -33,7 +33,6 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
     pub(crate) fn put(&mut self, object: K) -> bool {
         let stored = self.base.stored(&object);
         if let Some(stored) = stored.filter(|stored| same_state(&*stored.object, &object)) {
-            let stored = Arc::clone(stored);
             self.next.put(stored);
             return true;
         }
@@ -45,7 +44,7 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
         let before = stored.map(|stored| &**stored);
         let object = Arc::new(object);
         let entry = self.next.entry(&self.indexers, key, object, before);
-        self.next.put(Arc::clone(&entry));
+        self.next.put(&entry);
         self.fresh.push(entry);
         true
     }
@@ -53,7 +52,7 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
     /// Takes the stored copy of an object over, if there is one.
     pub(crate) fn keep(&mut self, key: &ObjectKey) {
         if let Some(stored) = self.base.get(key) {
-            self.next.put(Arc::clone(stored));
+            self.next.put(stored);
         }
     }
 
@@ -70,7 +69,8 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
         let mut next = self.next.emptied(indexers);
         for entry in self.next.iter() {
             let object = Arc::clone(&entry.object);
-            next.put(next.entry(indexers, entry.key.clone(), object, Some(entry)));
+            let entry = next.entry(indexers, entry.key.clone(), object, Some(entry));
+            next.put(&entry);
         }
         next
     }
