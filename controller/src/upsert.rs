@@ -123,7 +123,7 @@ pub fn named<K: Resource + Default>(namespace: &str, name: impl Into<String>) ->
 }
 
 /// Creates `fresh()`, or replaces `present`, each changed by `change`; gives what the server has
-/// now, and what was written.
+/// now, and what was written. What `change` returns beside its error doesn't matter.
 ///
 /// The replacement holds the version of `present`, so a stale one is refused with 409 Conflict; if
 /// `present` is none although the object exists, the create is refused with 409 AlreadyExists. Both
@@ -136,11 +136,11 @@ pub fn named<K: Resource + Default>(namespace: &str, name: impl Into<String>) ->
 ///
 /// # Errors
 /// [`Error`] says which step failed.
-pub async fn create_or_update<K, E>(
+pub async fn create_or_update<K, T, E>(
     api: &Api<K>,
     present: Option<&K>,
     fresh: impl FnOnce() -> K,
-    change: impl FnOnce(&mut K) -> Result<(), E>,
+    change: impl FnOnce(&mut K) -> Result<T, E>,
 ) -> Result<(K, Written), Error>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned,
@@ -170,11 +170,11 @@ where
 ///
 /// # Errors
 /// [`Error`] says which step failed.
-pub async fn create_or_patch<K, E>(
+pub async fn create_or_patch<K, T, E>(
     api: &Api<K>,
     present: Option<&K>,
     fresh: impl FnOnce() -> K,
-    change: impl FnOnce(&mut K) -> Result<(), E>,
+    change: impl FnOnce(&mut K) -> Result<T, E>,
 ) -> Result<(K, Written), Error>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned,
@@ -203,10 +203,10 @@ where
     Ok((object, written))
 }
 
-async fn create<K, E>(
+async fn create<K, T, E>(
     api: &Api<K>,
     fresh: K,
-    change: impl FnOnce(&mut K) -> Result<(), E>,
+    change: impl FnOnce(&mut K) -> Result<T, E>,
 ) -> Result<(K, Written), Error>
 where
     K: Resource + Clone + Debug + Serialize + DeserializeOwned,
@@ -219,9 +219,9 @@ where
 }
 
 /// The object after `change`, which must leave it the same object.
-fn changed<K: Resource, E: Into<BoxError>>(
+fn changed<K: Resource, T, E: Into<BoxError>>(
     mut object: K,
-    change: impl FnOnce(&mut K) -> Result<(), E>,
+    change: impl FnOnce(&mut K) -> Result<T, E>,
 ) -> Result<K, Error> {
     let from = place_of(&object);
     change(&mut object).map_err(|source| Error::Change {

@@ -2,7 +2,8 @@
 //!
 //! An [`EventRecorder`] takes a [`Notice`] about an object and never waits: repetitions are folded
 //! into what is known already under a short lock, new events take a place in a bounded queue, and
-//! one [`EventWriter`] brings them to the API server. Two forms, after client-go:
+//! one [`EventWriter`] brings them to the API server. Give the writer to the manager
+//! ([`Manager::with_events`](crate::Manager::with_events)). Two forms, after client-go:
 //!
 //! - [`EventForm::Series`] (default, `events.k8s.io/v1`): one event for each object, type, reason
 //!   and action. The second occurrence turns it into a series, whose count is written at once, then
@@ -16,7 +17,7 @@
 //! a note.
 //!
 //! # Guarantees
-//! - Recording does no IO and waits for nothing but a lock held for microseconds.
+//! - Recording does no IO and waits for nothing but a lock that is never held across a wait.
 //! - A thousand writes wait at most, 4096 events are remembered at most; what finds no place is
 //!   dropped and counted ([`EventMetrics`]).
 //! - Counts are exact for all that was recorded while an event is remembered, also when the server
@@ -35,7 +36,7 @@
 //! use controller::events::{Notice, RecorderOptions, recorder};
 //!
 //! let (events, writer) = recorder(client, RecorderOptions::new("example.dev/mirror"))?;
-//! let manager = Manager::default().add_task("events", |stop| writer.run(stop));
+//! let manager = Manager::default().with_events(writer);
 //! events.record(&config, Notice::normal("Mirrored", "Copy", "copied to a-mirror"));
 //! # Ok(()) }
 //! ```

@@ -524,6 +524,7 @@ struct Scenes(Client);
 impl Scenes {
     async fn play(&self) {
         Box::pin(self.c66_a_flood_of_one_event_is_a_few_writes_and_an_exact_count()).await;
+        Box::pin(self.c61_a_flood_of_counts_is_rationed()).await;
         Box::pin(self.e2_similar_events_are_combined_and_rationed()).await;
         Box::pin(self.e1_an_event_that_is_deleted_comes_back_with_its_count()).await;
         Box::pin(self.c67_an_event_lies_with_its_object()).await;
@@ -590,6 +591,23 @@ impl Scenes {
         );
         assert!(Some(&series.last_observed_time) >= event.event_time.as_ref());
         assert_eq!(event.regarding.as_ref().unwrap().uid, object.metadata.uid);
+    }
+
+    async fn c61_a_flood_of_counts_is_rationed(&self) {
+        let object = self.object("rationed").await;
+        let desk = self.open(EventForm::Count);
+        for n in 0..10_000 {
+            desk.events.record(&object, notice());
+            if n % 100 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let metrics = desk.close().await;
+        assert_eq!((metrics.filtered, metrics.rejected), (9_975, 0));
+        assert!((1..=25).contains(&metrics.written), "{metrics:?}");
+        let events = self.counts_of("rationed").await;
+        assert_eq!(events.len(), 1);
+        assert!(events[0].count >= Some(25), "{:?}", events[0].count);
     }
 
     async fn e2_similar_events_are_combined_and_rationed(&self) {

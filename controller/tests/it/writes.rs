@@ -1,4 +1,4 @@
-//! Finalizers, conflicts and own writes against the embedded API server.
+//! Finalizers, conflicts and own writes on both API servers.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,10 +6,9 @@ use std::time::Duration;
 use controller::consistency::{Consistency, ConsistencyStore};
 use controller::retry::{MaybeConflict, Steps};
 use controller::{Informer, InformerOptions, ObjectKey, finalizer, retry_on_conflict};
-use devcluster::DevCluster;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube_client::Api;
 use kube_client::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube_client::{Api, Client};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -33,10 +32,8 @@ fn finalizers(object: &ConfigMap) -> Vec<&str> {
         .collect()
 }
 
-#[tokio::test]
-async fn c71_a_finalizer_is_written_only_onto_the_state_the_decision_was_made_on() {
-    let cluster = DevCluster::builder().start().await.unwrap();
-    let api: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
+async fn finalizers_are_guarded(client: Client) {
+    let api: Api<ConfigMap> = Api::namespaced(client, "default");
     let stale = created(&api, "a").await;
     let theirs = finalizer::add(&api, &stale, THEIRS)
         .await
@@ -85,29 +82,27 @@ async fn c71_a_finalizer_is_written_only_onto_the_state_the_decision_was_made_on
         gone.is_none(),
         "an object that is gone has nothing to remove"
     );
-    cluster.shutdown().await;
 }
 
-#[tokio::test]
-async fn c70_a_write_that_reads_anew_gets_past_a_conflict() {
-    let cluster = DevCluster::builder().start().await.unwrap();
-    let api: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
-    created(&api, "a").await;
+async fn a_write_that_reads_anew_gets_past_a_conflict(client: Client) {
+    let api: Api<ConfigMap> = Api::namespaced(client, "default");
+    created(&api, "conflicting").await;
     let tries = Cell::new(0);
     let write = || async {
         tries.set(tries.get() + 1);
-        let mut config = api.get("a").await?;
+        let mut config = api.get("conflicting").await?;
         if tries.get() < 3 {
             // Another writer comes in between.
             let other = json!({ "data": { "other": tries.get().to_string() } });
-            api.patch("a", &PatchParams::default(), &Patch::Merge(other))
+            api.patch("conflicting", &PatchParams::default(), &Patch::Merge(other))
                 .await?;
         }
         config
             .data
             .get_or_insert_default()
             .insert("own".to_owned(), "written".to_owned());
-        api.replace("a", &PostParams::default(), &config).await
+        api.replace("conflicting", &PostParams::default(), &config)
+            .await
     };
     let written = retry_on_conflict(Steps::LIGHT, &CancellationToken::new(), write)
         .await
@@ -115,15 +110,11 @@ async fn c70_a_write_that_reads_anew_gets_past_a_conflict() {
     assert_eq!(tries.get(), 3);
     let data = written.data.unwrap();
     assert_eq!((&*data["own"], &*data["other"]), ("written", "2"));
-    cluster.shutdown().await;
 }
 
-#[tokio::test]
-async fn k8_an_informer_reaches_the_own_write_and_clears_it() {
-    let cluster = DevCluster::builder().start().await.unwrap();
-    let api: Api<ConfigMap> = Api::namespaced(cluster.client(), "default");
-    let informer: Informer<ConfigMap> =
-        Informer::new(cluster.client(), InformerOptions::default()).unwrap();
+async fn an_informer_reaches_the_own_write(client: Client) {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let informer: Informer<ConfigMap> = Informer::new(client, InformerOptions::default()).unwrap();
     let mut store = ConsistencyStore::new(Duration::from_secs(60));
     let configs = store.track("ConfigMap", informer.clone());
 
@@ -162,5 +153,47 @@ async fn k8_an_informer_reaches_the_own_write_and_clears_it() {
     assert!(store.is_empty());
     stop.cancel();
     running.join_all().await;
-    cluster.shutdown().await;
+}
+
+mod embedded {
+    use devcluster::DevCluster;
+
+    #[tokio::test]
+    async fn c71_a_finalizer_is_written_only_onto_the_state_the_decision_was_made_on() {
+        let cluster = DevCluster::builder().start().await.unwrap();
+        Box::pin(super::finalizers_are_guarded(cluster.client())).await;
+        cluster.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn c70_a_write_that_reads_anew_gets_past_a_conflict() {
+        let cluster = DevCluster::builder().start().await.unwrap();
+        let client = cluster.client();
+        Box::pin(super::a_write_that_reads_anew_gets_past_a_conflict(client)).await;
+        cluster.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn k8_an_informer_reaches_the_own_write_and_clears_it() {
+        let cluster = DevCluster::builder().start().await.unwrap();
+        Box::pin(super::an_informer_reaches_the_own_write(cluster.client())).await;
+        cluster.shutdown().await;
+    }
+}
+
+mod real {
+    use crate::servers;
+
+    #[tokio::test]
+    async fn c70_c71_k8_writes_are_guarded_and_seen() {
+        let Some((_cluster, client)) = servers::real().await else {
+            return;
+        };
+        Box::pin(super::finalizers_are_guarded(client.clone())).await;
+        Box::pin(super::a_write_that_reads_anew_gets_past_a_conflict(
+            client.clone(),
+        ))
+        .await;
+        Box::pin(super::an_informer_reaches_the_own_write(client)).await;
+    }
 }
