@@ -382,9 +382,8 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
         }
         // Keys that count up differ too regularly in any few bits of their hashes; in the highest
         // ones of a product with this odd number all bits have a say. 2^64 over the golden ratio.
-        let mixed = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
-        let mask = self.parts.len() - 1;
-        &self.parts[mixed as usize & mask]
+        let [mixed, ..] = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        &self.parts[usize::from(mixed) & (self.parts.len() - 1)]
     }
 
     fn lock<'a>(&self, part: &'a Part<K, O>) -> TurnGuard<'a, Shard<K, O>> {
