@@ -387,19 +387,19 @@ impl ControllerHandle {
     ///
     /// # Errors
     /// [`StuckRun`] names the key that has run longest.
-    pub fn check_alive(&self) -> Result<(), StuckRun> {
+    pub fn check_alive(&self) -> Result<(), Box<StuckRun>> {
         let Some(limit) = self.stuck_after else {
             return Ok(());
         };
         let oldest = self.journal.running().into_iter().next();
         match oldest.filter(|(_, age)| *age > limit) {
             None => Ok(()),
-            Some((key, age)) => Err(StuckRun {
+            Some((key, age)) => Err(Box::new(StuckRun {
                 controller: self.intake.name.boxed(),
                 key,
                 age,
                 limit,
-            }),
+            })),
         }
     }
 

@@ -72,8 +72,8 @@ impl fmt::Debug for Feed {
 impl Feed {
     /// A channel in which up to [`CHANNEL_CAPACITY`] triggers wait; `name` stands in messages.
     pub fn channel(name: impl Into<String>) -> (FeedSender, Self) {
-        let capacity = NonZeroUsize::new(CHANNEL_CAPACITY).expect("more than 0");
-        Self::bounded(name, capacity)
+        let capacity = NonZeroUsize::new(CHANNEL_CAPACITY);
+        Self::bounded(name, capacity.unwrap_or(NonZeroUsize::MIN))
     }
 
     /// A channel in which up to `capacity` triggers wait.

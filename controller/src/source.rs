@@ -21,9 +21,11 @@ enum Rule<K> {
         kind: OwnerKind,
         only_controller: bool,
     },
-    Mapped(Box<dyn Fn(&K) -> Vec<ObjectKey> + Send + Sync>),
+    Mapped(Map<K>),
     Awaited(AsyncMap<K>),
 }
+
+type Map<K> = Box<dyn Fn(&K) -> Vec<ObjectKey> + Send + Sync>;
 
 type AsyncMap<K> = Arc<dyn Fn(Arc<K>) -> BoxFuture<'static, Vec<ObjectKey>> + Send + Sync>;
 

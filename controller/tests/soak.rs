@@ -3,6 +3,8 @@
 //! `CONTROLLER_SOAK_MINUTES=600 CONTROLLER_SOAK_SEED=7 cargo test -p controller --test soak` takes
 //! longer, or another course.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -212,3 +212,88 @@ impl Gate {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::By;
+    use super::*;
+
+    /// A gate for objects that exist while their keys are in the set.
+    fn gate() -> (Arc<Gate>, Arc<Mutex<HashSet<ObjectKey>>>) {
+        let objects = Arc::<Mutex<HashSet<ObjectKey>>>::default();
+        let seen = Arc::clone(&objects);
+        let text = move |key: &ObjectKey| {
+            let seen = seen.lock().unwrap();
+            seen.contains(key).then(|| format!("uid of {key}"))
+        };
+        let by = ShardBy(By::Object(Arc::new(text)));
+        (Gate::new("a".to_owned(), by), objects)
+    }
+
+    /// The member is alone, renewed for 10 s, and has drained; gives what was released.
+    fn agree(gate: &Gate) -> Vec<ObjectKey> {
+        gate.renewed(Instant::now() + Duration::from_secs(10));
+        let alone = |view| Published::from([("a".to_owned(), view)]);
+        gate.observe(&alone(None));
+        let drained = gate.drained_to();
+        assert!(drained.is_some(), "nothing of others runs here");
+        gate.observe(&alone(drained)).1
+    }
+
+    fn runs(gate: &Arc<Gate>, key: &ObjectKey) -> Option<Pass> {
+        match gate.enter(key) {
+            Entry::Run(pass) => Some(pass),
+            Entry::NotNow => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w74_a_key_asked_for_too_early_is_kept_until_it_may_run() {
+        let (gate, objects) = gate();
+        let key = ObjectKey::namespaced("ns", "x");
+        objects.lock().unwrap().insert(key.clone());
+        assert!(runs(&gate, &key).is_none(), "no ring yet");
+        // The ring is seen, but not agreed upon.
+        gate.renewed(Instant::now() + Duration::from_secs(10));
+        gate.observe(&Published::from([("a".to_owned(), None)]));
+        assert!(runs(&gate, &key).is_none());
+        assert_eq!(agree(&gate), [key.clone()]);
+        assert!(runs(&gate, &key).is_some());
+        assert!(gate.is_idle(), "its pass is dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w74_an_object_that_is_gone_keeps_its_place_until_its_last_run_is_done() {
+        let (gate, objects) = gate();
+        let key = ObjectKey::namespaced("ns", "x");
+        objects.lock().unwrap().insert(key.clone());
+        agree(&gate);
+        drop(runs(&gate, &key).unwrap());
+        objects.lock().unwrap().clear();
+        drop(runs(&gate, &key).expect("the deletion"));
+        let retried = runs(&gate, &key).expect("the deletion once more, if it failed");
+        retried.settled(&key);
+        drop(retried);
+        assert!(runs(&gate, &key).is_none(), "nothing is known of it any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w74_a_renewal_that_comes_too_late_ends_what_runs() {
+        let (gate, objects) = gate();
+        let key = ObjectKey::namespaced("ns", "x");
+        objects.lock().unwrap().insert(key.clone());
+        agree(&gate);
+        let pass = runs(&gate, &key).unwrap();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(runs(&gate, &key).is_none(), "others may take it for gone");
+        assert!(!pass.fence.is_cancelled());
+        gate.renewed(Instant::now() + Duration::from_secs(10));
+        assert!(pass.fence.is_cancelled());
+        assert!(!gate.is_agreed());
+        drop(pass);
+        assert_eq!(agree(&gate), [key.clone()]);
+        assert!(runs(&gate, &key).is_some());
+    }
+}

@@ -331,10 +331,6 @@ fn text(object: &Value, pointer: &str) -> Option<String> {
 
 /// The time of a renewal for people: no member compares it with anything.
 fn wall_clock() -> String {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a timestamp of the API, shown and never compared"
-    )]
     let now = Timestamp::now();
     format!("{now:.6}")
 }

@@ -77,7 +77,7 @@ async fn c11_a_run_older_than_its_limit_fails_the_check_of_liveness() {
         age,
         limit,
         ..
-    } = &stuck;
+    } = &*stuck;
     assert_eq!((stuck_key, *age, *limit), (&key("a"), ms(6000), ms(5000)));
     assert!(stuck.to_string().contains("ns/a"), "{stuck}");
     pass(ms(5000)).await;
