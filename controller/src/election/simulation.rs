@@ -305,7 +305,7 @@ impl Simulation {
         let until = self.processes[index].stands_still_until;
         let frozen = until > self.time;
         if frozen {
-            self.after(until - self.time, happening);
+            self.after(until - self.time + 1e-6, happening);
         }
         frozen
     }
@@ -317,7 +317,8 @@ impl Simulation {
             match self.processes[index].contender.next(now) {
                 Next::Lost(_) => self.tally.lost += 1,
                 Next::Sleep(until) => {
-                    let wait = self.until(index, until);
+                    // A timer fires late, not early: rounding must not make it the same moment again.
+                    let wait = self.until(index, until) + 1e-6;
                     self.after(wait, Happening::Wake(index, epoch));
                     return;
                 }
