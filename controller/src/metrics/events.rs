@@ -3,8 +3,11 @@
 use super::text::Text;
 use crate::events::EventMetrics;
 
+/// What a metric is of a recorder.
+type Value = fn(&EventMetrics) -> u64;
+
 /// Metrics of one value for each recorder: name, type, help, value.
-const SIMPLE: [(&str, &str, &str, fn(&EventMetrics) -> u64); 4] = [
+const SIMPLE: [(&str, &str, &str, Value); 4] = [
     (
         "event_recorder_notices_total",
         "counter",

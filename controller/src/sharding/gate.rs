@@ -276,7 +276,10 @@ mod tests {
         let retried = runs(&gate, &key).expect("the deletion once more, if it failed");
         retried.settled(&key);
         drop(retried);
-        assert!(runs(&gate, &key).is_none(), "nothing is known of it any more");
+        assert!(
+            runs(&gate, &key).is_none(),
+            "nothing is known of it any more"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -218,7 +218,8 @@ pub(crate) fn equal_but_for_times(a: &Value, b: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn entry(manager: &str, second: u32, fields: Value) -> Value {
+    fn entry(manager: &str, second: u32, fields: impl Into<Value>) -> Value {
+        let fields = fields.into();
         json!({
             "manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
             "time": format!("2026-01-01T00:00:{second:02}Z"), "fieldsV1": fields,

@@ -16,7 +16,8 @@ async fn apply(t: &Target, path: &str, query: &str, config: &Value) -> Answer {
         .await
 }
 
-fn configuration(name: &str, data: Value) -> Value {
+fn configuration(name: &str, data: impl Into<Value>) -> Value {
+    let data = data.into();
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 }
 
