@@ -196,7 +196,7 @@ impl ProxyReconciler {
             provider.find(&pass.owner(&self.cluster_id)).await
         };
         match found.map_err(Refused::by(name))? {
-            Some(instance) => Ok(Sought::Found(instance)),
+            Some(instance) => Ok(Sought::Found(Box::new(instance))),
             None if self.may_not_show_yet(pass, provider) => Ok(Sought::MayNotShow),
             None => Ok(Sought::Nothing),
         }
@@ -232,7 +232,7 @@ impl ProxyReconciler {
 
 /// What a provider knows of a Proxy's instance.
 enum Sought {
-    Found(Instance),
+    Found(Box<Instance>),
     Nothing,
     /// It was asked for a moment ago, and the provider may not show it yet.
     MayNotShow,

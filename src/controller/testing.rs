@@ -43,6 +43,9 @@ pub(crate) struct Server {
     state: Arc<Mutex<State>>,
 }
 
+/// Something that happens at the server meanwhile.
+type Incident = Box<dyn FnOnce(&Server) + Send>;
+
 /// A change as a watch shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
@@ -66,7 +69,7 @@ struct State {
     /// Effects that the process may still have; the next one happens and is not answered.
     life: Option<u64>,
     /// What happens right after the operator's next look at its Proxy.
-    after_look: Option<Box<dyn FnOnce(&Server) + Send>>,
+    after_look: Option<Incident>,
 }
 
 impl Server {
