@@ -235,8 +235,16 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
     pub fn cancel_after(&self, key: &K) -> bool {
         let key = KeyRef::from(key);
         let part = self.shared.part(key.hash());
-        let (was_pending, forgotten) = self.shared.up_to_date(part).cancel_after(key);
+        let mut shard = self.shared.up_to_date(part);
+        let (was_pending, forgotten) = shard.cancel_after(key);
+        let has_ended = shard.has_ended();
+        drop(shard);
         drop(forgotten);
+        if has_ended {
+            let mut wakers = Wakers::default();
+            self.shared.waiters.0.call_all(&mut wakers);
+            wakers.wake();
+        }
         self.shared.drains.wake();
         was_pending
     }
@@ -535,6 +543,10 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
             let mut wakers = Wakers::default();
             part.call(&mut shard, others, &self.waiters.0, &mut wakers);
             let found = look.taken.is_some();
+            if found && shard.has_ended() {
+                // The last key is out: nobody will call those who wait for another.
+                self.waiters.0.call_all(&mut wakers);
+            }
             let done = found || !look.unfinished && (!watch || part.watch(&mut shard));
             drop(shard);
             wakers.wake();

@@ -345,7 +345,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             fired,
             unfinished: advance == Advance::More,
             next: self.wheel.next().unwrap_or(NEVER),
-            ended: taken.is_none() && self.ended(),
+            ended: taken.is_none() && self.has_ended(),
             taken,
         }
     }
@@ -354,7 +354,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         self.shut
     }
 
-    fn ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.shut && self.core.ready() == 0 && self.wheel.is_empty()
     }
 
@@ -407,7 +407,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
 
     /// Whether the shard is shut down and has nothing left to do; it stays so for ever.
     pub(crate) fn is_idle(&self) -> bool {
-        self.ended() && self.core.running() == 0
+        self.has_ended() && self.core.running() == 0
     }
 }
 
@@ -424,6 +424,15 @@ impl<K: Eq + Clone, O: Order<K>> Shard<K, O> {
     /// Gives up what a drain has left: returns ready, running and kept delayed keys, and hands
     /// none of them out any more.
     pub(crate) fn abandon(&mut self) -> Vec<K> {
+        let mut twice = Vec::new();
+        self.core.slab.for_each(|id, meta| {
+            if meta.flags.any(Flags::READY) && meta.flags.any(Flags::DELAYED) {
+                twice.push(id);
+            }
+        });
+        for id in twice {
+            self.stop_waiting(id);
+        }
         let mut left = self.core.abandon();
         if let Some(recorder) = &mut self.recorder {
             recorder.abandoned();

@@ -12,7 +12,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// While anybody waits, one of them leads: it sleeps until the next deadline of the delay wheel,
 /// so that one timer serves all keys and no task is needed. The list knows a deadline that the
 /// leader has to meet (`armed`) even while the leader is still on its way to arm it; whoever
-/// succeeds a leader that knew one is woken to look for itself.
+/// succeeds a leader that knew one, or had not finished its look, is woken to look for itself.
 ///
 /// The lock of this list nests inside that of a shard.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ struct Inner {
     /// Is in `waiting`; none only if nobody is.
     leader: Option<u64>,
     armed: u64,
+    /// The leader has said which deadline it found since it began to look.
+    settled: bool,
 }
 
 /// Why a worker leaves the list.
@@ -45,6 +47,7 @@ impl WaitList {
             waiting: BTreeMap::new(),
             leader: None,
             armed: NEVER,
+            settled: true,
         }))
     }
 
@@ -71,6 +74,7 @@ impl WaitList {
         if *inner.leader.get_or_insert(ticket) == ticket {
             // It is about to look at all shards. What is set after its look comes by `hasten`.
             inner.armed = NEVER;
+            inner.settled = false;
         }
         (ticket, called)
     }
@@ -83,6 +87,7 @@ impl WaitList {
             return None;
         }
         inner.armed = inner.armed.min(next);
+        inner.settled = true;
         (inner.armed != NEVER).then_some(inner.armed)
     }
 
@@ -123,7 +128,8 @@ impl WaitList {
         if inner.leader == Some(ticket) {
             inner.leader = inner.waiting.keys().next().copied();
             let successor = inner.leader.and_then(|leader| inner.waiting.get(&leader));
-            if inner.armed != NEVER {
+            // A leader that leaves in the middle of its look has found no deadline for others.
+            if inner.armed != NEVER || !inner.settled {
                 wakers.extend(successor.cloned());
             }
         }
@@ -171,5 +177,62 @@ impl Wakers {
             .into_iter()
             .chain(self.rest)
             .for_each(Waker::wake);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn waiter() -> (Waker, Arc<Count>) {
+        let count = Arc::new(Count::default());
+        (Waker::from(Arc::clone(&count)), count)
+    }
+
+    /// A leader that is polled again just before a deadline may take that deadline's key on its
+    /// second look at the clock, and then says nothing of the deadlines behind it.
+    #[test]
+    fn w28_whoever_succeeds_a_leader_in_the_middle_of_its_look_looks_for_itself() {
+        let list = WaitList::new();
+        let ((first, _), (second, woken)) = (waiter(), waiter());
+        let (leader, _) = list.enter(None, &first);
+        assert_eq!(list.settle(leader, 10), Some(10));
+        let (follower, _) = list.enter(None, &second);
+        assert_eq!(list.settle(follower, 10), None, "the leader watches it");
+        let (leader, called) = list.enter(Some(leader), &first);
+        let mut wakers = Wakers::default();
+        list.leave(leader, Leave::SelfServed, called, &mut wakers);
+        wakers.wake();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        list.enter(Some(follower), &second);
+        assert_eq!(list.settle(follower, 20), Some(20), "it leads now");
+    }
+
+    #[test]
+    fn w28_whoever_succeeds_a_leader_that_found_no_deadline_sleeps_on() {
+        let list = WaitList::new();
+        let ((first, _), (second, woken)) = (waiter(), waiter());
+        let (leader, called) = list.enter(None, &first);
+        list.settle(leader, NEVER);
+        list.enter(None, &second);
+        let mut wakers = Wakers::default();
+        list.leave(leader, Leave::Cancelled, called, &mut wakers);
+        wakers.wake();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
     }
 }

@@ -291,8 +291,10 @@ where
         for level in &waiting {
             self.line_up(number, *level);
         }
+        // A call that comes before its worker has taken a key leaves room for another one.
+        let may_run_more = max_running != usize::MAX && !self.flow(number).lanes.is_empty();
         self.forget_idle(number);
-        !waiting.is_empty()
+        may_run_more
     }
 
     fn clear(&mut self, _: &mut Keys<'_, K, FlowPlace>) {

@@ -199,3 +199,15 @@ async fn w12_the_deadline_runs_on_tokios_clock() {
     queue.add("a");
     assert_eq!(queue.drain(within(5_000)).await, ["a"]);
 }
+
+#[test]
+fn w12_a_key_that_is_ready_and_delayed_is_left_once() {
+    let (queue, _) = queue();
+    queue.add("a");
+    queue.add_after("a", ms(50));
+    let mut drain = Task::new(queue.drain(DrainOptions {
+        deadline: Some(ms(0)),
+        include_delayed: true,
+    }));
+    assert_eq!(drain.output(), ["a"]);
+}

@@ -101,6 +101,36 @@ fn w71_capped_keys_hold_up_the_end_of_the_queue_and_not_its_workers() {
 }
 
 #[test]
+fn w71_every_place_that_gets_free_calls_a_worker() {
+    let (queue, _) = queue(|fair| fair.max_running(2));
+    for n in 1..=4 {
+        queue.add(("a", n));
+    }
+    let (first, second) = (queue.try_get().unwrap(), queue.try_get().unwrap());
+    let mut waiters = [Task::waiting(queue.get()), Task::waiting(queue.get())];
+    drop(first);
+    drop(second);
+    assert!(waiters.iter().all(|waiter| waiter.wakes() > 0));
+    let items = waiters.each_mut().map(|waiter| waiter.output());
+    assert!(items.iter().all(Option::is_some), "a key for each place");
+}
+
+#[test]
+fn w67_whoever_takes_the_last_capped_key_ends_the_waits_of_the_others() {
+    let (queue, _) = queue(|fair| fair.max_running(1));
+    queue.add(("a", 1));
+    queue.add(("a", 2));
+    let first = queue.try_get().unwrap();
+    queue.shut_down();
+    let mut served = Task::waiting(queue.get());
+    let mut other = Task::waiting(queue.get());
+    drop(first);
+    assert_eq!(served.output().map(|item| *item), Some(("a", 2)));
+    assert!(other.wakes() > 0);
+    assert!(other.output().is_none(), "shut down and empty");
+}
+
+#[test]
 fn w71_a_key_added_during_its_run_counts_once_against_the_limit() {
     let (queue, _) = queue(|fair| fair.max_running(1));
     queue.add(("a", 1));
