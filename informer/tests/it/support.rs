@@ -141,6 +141,13 @@ pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 impl Written {
     /// Logs go here until the guard is dropped.
     pub(crate) fn begin(&self, level: tracing::Level) -> tracing::subscriber::DefaultGuard {
+        // While a subscriber that wants everything is there, no span that another test meets first,
+        // without one of its own, is switched off for good.
+        static EVERYTHING: std::sync::Once = std::sync::Once::new();
+        EVERYTHING.call_once(|| {
+            tracing::subscriber::set_global_default(tracing_subscriber::registry())
+                .expect("no other subscriber is for the whole process");
+        });
         let writer = self.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(level)
