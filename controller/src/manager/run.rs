@@ -341,6 +341,7 @@ impl Running {
         self.directory.enter(Phase::Stopping);
         let mut errors = Vec::new();
         let mut grace = self.options.grace;
+        let is_lost = matches!(interrupt, Interrupt::Lost(_));
         match interrupt {
             Interrupt::Stop => {}
             Interrupt::Failed(error) => errors.push(error),
@@ -360,44 +361,11 @@ impl Running {
 
         // None: a moment so far off that it can't be expressed.
         let deadline = Instant::now().checked_add(grace);
-        let least = LEAST_GRACE.min(grace);
-        let mut dropped = Vec::new();
-        let mut leader_blocked = false;
-        let Self {
-            election,
-            servers,
-            webhooks,
-            caches,
-            others,
-            leader,
-            ..
-        } = &mut self;
-        for (is_leader, group) in [
-            (false, others),
-            (true, &mut *leader),
-            (false, caches),
-            (false, webhooks),
-            (false, servers),
-        ] {
-            let deadline = deadline.map(|deadline| deadline.max(Instant::now() + least));
-            let ended = if is_leader {
-                // Without the Lease there is no more grace for what needs it.
-                tokio::select! {
-                    biased;
-                    ended = group.stop(deadline) => ended,
-                    error = lease_lost(election) => {
-                        errors.extend(error);
-                        let ended = group.stop(Some(Instant::now())).await;
-                        Ended { dropped: Vec::new(), ..ended }
-                    }
-                }
-            } else {
-                group.stop(deadline).await
-            };
-            errors.extend(ended.errors);
-            dropped.extend(ended.dropped);
-            leader_blocked |= is_leader && ended.blocked;
-        }
+        let left = self
+            .stop_groups(is_lost, deadline, LEAST_GRACE.min(grace))
+            .await;
+        errors.extend(left.errors);
+        let (dropped, leader_blocked) = (left.dropped, left.leader_blocked);
         if !dropped.is_empty() && !grace.is_zero() {
             errors.push(Error::GraceExceeded {
                 grace,
@@ -417,6 +385,83 @@ impl Running {
             }
         }
         Error::of(errors)
+    }
+
+    /// Stops one group after the other until `deadline`, each with `least` at least. What needs the
+    /// Lease is cut off as soon as that is lost, whichever group is being waited for.
+    async fn stop_groups(
+        &mut self,
+        is_lost: bool,
+        deadline: Option<Instant>,
+        least: Duration,
+    ) -> Left {
+        let Self {
+            election,
+            servers,
+            webhooks,
+            caches,
+            others,
+            leader,
+            ..
+        } = self;
+        let until = || deadline.map(|deadline| deadline.max(Instant::now() + least));
+        let mut left = Left::default();
+        let mut leader_ended = None;
+        if is_lost {
+            leader_ended = Some(cut_off(leader).await);
+        }
+        let ended = tokio::select! {
+            biased;
+            ended = others.stop(until()) => ended,
+            error = lease_lost(election) => {
+                left.errors.extend(error);
+                leader_ended = Some(cut_off(leader).await);
+                others.stop(until()).await
+            }
+        };
+        left.take(ended);
+        let ended = match leader_ended {
+            Some(ended) => ended,
+            None => tokio::select! {
+                biased;
+                ended = leader.stop(until()) => ended,
+                error = lease_lost(election) => {
+                    left.errors.extend(error);
+                    cut_off(leader).await
+                }
+            },
+        };
+        left.leader_blocked = ended.blocked;
+        left.take(ended);
+        for group in [caches, webhooks, servers] {
+            left.take(group.stop(until()).await);
+        }
+        left
+    }
+}
+
+/// What the stop of all groups has left behind.
+#[derive(Default)]
+struct Left {
+    errors: Vec<Error>,
+    /// Names of what had to be dropped.
+    dropped: Vec<String>,
+    leader_blocked: bool,
+}
+
+impl Left {
+    fn take(&mut self, ended: Ended) {
+        self.errors.extend(ended.errors);
+        self.dropped.extend(ended.dropped);
+    }
+}
+
+/// Stops what needs the Lease after that is lost: there is no grace, and so none to exceed.
+async fn cut_off(leader: &mut Group) -> Ended {
+    let ended = leader.stop(Some(Instant::now())).await;
+    Ended {
+        dropped: Vec::new(),
+        ..ended
     }
 }
 
