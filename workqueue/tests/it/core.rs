@@ -11,7 +11,10 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use workqueue::{Item, QueueOptions, WorkQueue};
+use workqueue::{
+    Item, KeyId, QueueOptions, WorkQueue,
+    order::{Keys, Order},
+};
 
 use crate::support::{self, Task, ms, queue, take_all};
 
@@ -460,4 +463,62 @@ fn handles_are_one_queue_and_tell_about_it() {
     assert!(!queue.is_shut_down());
     other.shut_down();
     assert!(queue.is_shut_down());
+}
+
+/// The latest goes first: a policy that a user writes.
+#[derive(Default)]
+struct Latest {
+    stack: Vec<KeyId>,
+    touched: Arc<AtomicUsize>,
+}
+
+impl<K: 'static> Order<K> for Latest {
+    type Slot = ();
+
+    fn push(&mut self, _: &mut Keys<'_, K, ()>, id: KeyId, _: u64) {
+        self.stack.push(id);
+    }
+
+    fn touch(&mut self, _: &mut Keys<'_, K, ()>, _: KeyId, _: u64) {
+        self.touched.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn pop(&mut self, _: &mut Keys<'_, K, ()>) -> Option<KeyId> {
+        self.stack.pop()
+    }
+
+    fn clear(&mut self, _: &mut Keys<'_, K, ()>) {
+        self.stack.clear();
+    }
+
+    fn len(&self) -> usize {
+        self.stack.len()
+    }
+}
+
+#[test]
+fn w13_the_order_is_a_policy_that_users_can_write() {
+    let touched = Arc::new(AtomicUsize::new(0));
+    let latest = || Latest {
+        touched: Arc::clone(&touched),
+        ..Latest::default()
+    };
+    let queue = WorkQueue::with_order(QueueOptions::default(), latest).unwrap();
+    for key in ["a", "b", "c"] {
+        queue.add(key);
+    }
+    queue.add("a");
+    assert_eq!(
+        touched.load(Ordering::Relaxed),
+        1,
+        "added again while ready"
+    );
+    let running = queue.try_get().unwrap();
+    assert_eq!(*running, "c");
+    queue.add("c");
+    assert_eq!(touched.load(Ordering::Relaxed), 1, "not while it runs");
+    assert_eq!(queue.try_get().map(|item| *item), Some("b"));
+    drop(running);
+    let order: Vec<_> = std::iter::from_fn(|| queue.try_get().map(|item| *item)).collect();
+    assert_eq!(order, ["c", "a"]);
 }

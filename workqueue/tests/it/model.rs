@@ -2,18 +2,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::Pin,
     sync::Arc,
 };
 
 use proptest::prelude::*;
 use workqueue::{
-    AddOptions, Item, OnAdd, Origin, QueueOptions, WorkQueue,
+    AddOptions, DrainOptions, Item, OnAdd, Origin, QueueOptions, WorkQueue,
     clock::ManualClock,
     limiter::ItemExponential,
     order::{Fifo, Order, Priority},
 };
 
-use crate::support::{ms, options};
+use crate::support::{Task, ms, options};
 
 type Key = u8;
 
@@ -29,6 +30,8 @@ enum Op {
     Done(usize),
     Advance(u64),
     ShutDown,
+    /// Drain within so many milliseconds, with the keys due until then or without.
+    Drain(u64, bool),
 }
 
 /// What the queue should do, in as few words as possible.
@@ -152,6 +155,31 @@ impl Model {
         Some((key, self.priority[&key]))
     }
 
+    fn drain(&mut self, until: u64, include_delayed: bool) {
+        self.shut = true;
+        self.delayed
+            .retain(|(due, _), _| include_delayed && *due <= until);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ready.is_empty() && self.running.is_empty() && self.delayed.is_empty()
+    }
+
+    /// What a drain leaves when its time is over: each key once.
+    fn abandon(&mut self) -> BTreeSet<Key> {
+        self.dirty.clear();
+        let ready = std::mem::take(&mut self.ready)
+            .into_iter()
+            .map(|(key, _)| key);
+        let delayed = std::mem::take(&mut self.delayed)
+            .into_values()
+            .map(|(key, _)| key);
+        ready
+            .chain(delayed)
+            .chain(self.running.iter().copied())
+            .collect()
+    }
+
     fn done(&mut self, index: usize) {
         let key = self.running.remove(index);
         if self.dirty.remove(&key) {
@@ -165,8 +193,12 @@ struct Pair<O: Order<Key>> {
     queue: WorkQueue<Key, O>,
     clock: ManualClock,
     items: Vec<Item<'static, Key, O>>,
+    /// A drain under way, and when its time is over.
+    drain: Option<(Task<Drain>, u64)>,
     model: Model,
 }
+
+type Drain = Pin<Box<dyn Future<Output = Vec<Key>>>>;
 
 impl<O: Order<Key>> Pair<O> {
     fn new(by_priority: bool, on_add: OnAdd, named: bool, order: fn() -> O) -> Self {
@@ -193,6 +225,7 @@ impl<O: Order<Key>> Pair<O> {
             queue,
             clock,
             items: Vec::new(),
+            drain: None,
             model,
         }
     }
@@ -230,12 +263,44 @@ impl<O: Order<Key>> Pair<O> {
                 self.clock.advance(ms(by));
                 self.model.advance(by);
             }
-            Op::ShutDown => {
+            Op::ShutDown if self.drain.is_none() => {
                 self.queue.shut_down();
                 self.model.shut = true;
                 self.model.delayed.clear();
             }
+            Op::Drain(within, include_delayed) if !self.model.shut => {
+                let options = DrainOptions {
+                    deadline: Some(ms(within)),
+                    include_delayed,
+                };
+                let queue = self.queue.clone();
+                let drain: Drain = Box::pin(async move { queue.drain(options).await });
+                let until = self.model.now + within;
+                self.drain = Some((Task::new(drain), until));
+                self.model.drain(until, include_delayed);
+            }
+            Op::ShutDown | Op::Drain(..) => {}
         }
+        self.look_at_drain();
+    }
+
+    /// A drain ends when nothing is left, or with what is left when its time is over.
+    fn look_at_drain(&mut self) {
+        let Some((mut task, until)) = self.drain.take() else {
+            return;
+        };
+        let left = if self.model.is_idle() {
+            BTreeSet::new()
+        } else if self.model.now >= until {
+            self.model.abandon()
+        } else {
+            assert!(task.poll().is_pending());
+            self.drain = Some((task, until));
+            return;
+        };
+        let found = task.output();
+        assert_eq!(found.len(), left.len(), "each key once: {found:?}");
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), left);
     }
 
     /// Compares what can be seen; `Op`s that let time pass unobserved come in between.
@@ -318,6 +383,7 @@ fn op() -> impl Strategy<Value = Op> {
         100 => (0..20_u64).prop_map(Op::Advance),
         10 => (0..3_000_u64).prop_map(Op::Advance),
         1 => Just(Op::ShutDown),
+        1 => (0..2_000_u64, any::<bool>()).prop_map(|(within, all)| Op::Drain(within, all)),
     ]
 }
 
