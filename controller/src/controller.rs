@@ -9,6 +9,7 @@ use informer::{ObjectKey, Registration, Synced, Unsynced, wait_for_cache_sync};
 use kube_core::Resource;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 use workqueue::metrics::QueueSnapshot;
 use workqueue::{AddOptions, Origin};
@@ -123,7 +124,8 @@ impl Controller {
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let elected = CancellationToken::new();
         elected.cancel();
-        self.run_once_elected(stop, elected).await
+        self.run_once_elected(stop, elected, TaskTracker::new())
+            .await
     }
 
     /// Whether the sources start and sync before this process leads.
@@ -132,10 +134,14 @@ impl Controller {
     }
 
     /// As [`run`](Self::run), but reconciles nothing before `elected`; the queue fills meanwhile.
+    ///
+    /// `tasks` counts the workers: dropping this future only asks them to end, and one whose
+    /// reconcile blocks its thread goes on until that returns.
     pub(crate) async fn run_once_elected(
         self,
         stop: CancellationToken,
         elected: CancellationToken,
+        tasks: TaskTracker,
     ) -> Result<(), Error> {
         let Self {
             intake,
@@ -156,8 +162,19 @@ impl Controller {
         // A member leaves the ring after its last run.
         let worked = CancellationToken::new();
         let workers = async {
-            let result =
-                sync_and_work(&intake, &handlers, workshop, &synced, &stop, &elected).await;
+            let started = sync(
+                &intake,
+                &handlers,
+                workshop.options.sync_timeout,
+                &synced,
+                &stop,
+                &elected,
+            );
+            let result = match started.await {
+                Ok(true) => work(Arc::new(workshop), &stop, &tasks).await,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            };
             stop.cancel();
             worked.cancel();
             result
@@ -201,20 +218,19 @@ impl sharding::Keys for AllKeysOf<'_> {
     }
 }
 
-/// Waits for the initial lists and for the leadership, then runs the workers until `stop`.
-async fn sync_and_work(
+/// Waits for the initial lists and for the leadership; false if `stop` came first.
+async fn sync(
     intake: &Intake,
     handlers: &[Registration],
-    workshop: Workshop,
+    timeout: Duration,
     synced: &AtomicBool,
     stop: &CancellationToken,
     elected: &CancellationToken,
-) -> Result<(), Error> {
-    let timeout = workshop.options.sync_timeout;
+) -> Result<bool, Error> {
     let handlers: Vec<_> = handlers.iter().map(|one| one as &dyn Synced).collect();
     match wait_until_synced(&handlers, timeout, stop).await {
         Wait::Synced => synced.store(true, Ordering::Release),
-        Wait::Stopped => return Ok(()),
+        Wait::Stopped => return Ok(false),
         Wait::TimedOut(unsynced) => {
             let (name, unsynced) = (intake.name.boxed(), unsynced.into());
             return Err(Error::SyncTimeout {
@@ -226,18 +242,9 @@ async fn sync_and_work(
     }
     tokio::select! {
         biased;
-        () = stop.cancelled() => return Ok(()),
-        () = elected.cancelled() => {}
+        () = stop.cancelled() => Ok(false),
+        () = elected.cancelled() => Ok(true),
     }
-    let name = &*intake.name.text;
-    info!(
-        controller = name,
-        workers = workshop.options.workers,
-        "workers start"
-    );
-    let result = work(Arc::new(workshop), stop).await;
-    debug!(controller = name, "workers ended");
-    result
 }
 
 /// Closes the intake whichever way a run ends.
@@ -250,13 +257,24 @@ impl Drop for CloseOnDrop<'_> {
 }
 
 /// Runs the workers until all have ended after `stop`, or one has died.
-async fn work(workshop: Arc<Workshop>, stop: &CancellationToken) -> Result<(), Error> {
+async fn work(
+    workshop: Arc<Workshop>,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+) -> Result<(), Error> {
+    let name = &*workshop.controller;
+    info!(
+        controller = name,
+        workers = workshop.options.workers,
+        "workers start"
+    );
     let mut workers = JoinSet::new();
     for worker in 0..workshop.options.workers {
         let workshop = Arc::clone(&workshop);
         // A child token of its own: workers don't meet at the lock of one token.
         let stop = stop.child_token();
-        workers.spawn(async move { workshop.work(worker, stop).await });
+        let work = async move { workshop.work(worker, stop).await };
+        workers.spawn(tasks.track_future(work));
     }
     while let Some(ended) = workers.join_next().await {
         let reason = match ended {
@@ -266,10 +284,11 @@ async fn work(workshop: Arc<Workshop>, stop: &CancellationToken) -> Result<(), E
         };
         // Dropping the set aborts the others.
         return Err(Error::Worker {
-            name: (*workshop.controller).into(),
+            name: name.into(),
             reason: reason.into(),
         });
     }
+    debug!(controller = name, "workers ended");
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
 use super::Error;
@@ -38,6 +39,7 @@ impl Group {
         let tokens = Tokens {
             stop: CancellationToken::new(),
             elected: CancellationToken::new(),
+            tasks: TaskTracker::new(),
         };
         Self {
             tokens,
@@ -112,6 +114,7 @@ impl Group {
             while let Some(ended) = self.running.join_next_with_id().await {
                 errors.extend(self.failure_of(ended));
             }
+            self.tokens.no_task_is_left().await;
         };
         match deadline {
             None => all_ended.await,
@@ -123,11 +126,16 @@ impl Group {
         let mut dropped: Vec<_> = self.names.drain().map(|(_, name)| name).collect();
         dropped.sort_unstable();
         let mut blocked = false;
-        if !dropped.is_empty() {
+        if !dropped.is_empty() || !self.tokens.tasks.is_empty() {
             let running = dropped.join(", ");
             warn!(running, "grace time over; dropping what still runs");
-            let shutdown = self.running.shutdown();
-            blocked = tokio::time::timeout(ABORT_LIMIT, shutdown).await.is_err();
+            let all_dropped = async {
+                self.running.shutdown().await;
+                self.tokens.no_task_is_left().await;
+            };
+            blocked = tokio::time::timeout(ABORT_LIMIT, all_dropped)
+                .await
+                .is_err();
             if blocked {
                 error!(running, "blocked outside of any await point");
             }
@@ -144,5 +152,6 @@ impl Group {
         self.tokens.stop.cancel();
         self.names.clear();
         self.running.shutdown().await;
+        self.tokens.no_task_is_left().await;
     }
 }

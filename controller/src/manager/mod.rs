@@ -291,7 +291,9 @@ impl ManagerHandle {
     pub fn add_controller(&self, controller: Controller) -> Result<(), Stopping> {
         let name = format!("controller {}", controller.name());
         let (handle, warm) = (controller.handle(), controller.warms_up());
-        let run = move |Tokens { stop, elected }| controller.run_once_elected(stop, elected);
+        let run = move |tokens: Tokens| {
+            controller.run_once_elected(tokens.stop, tokens.elected, tokens.tasks)
+        };
         let runnable = Runnable::once(name, run).warm(warm);
         self.add(GroupName::LeaderElected, runnable)?;
         self.directory.note_controller(handle);
@@ -312,18 +314,22 @@ impl ManagerHandle {
     {
         let name = name.into();
         let directory = self.directory.clone();
-        let runnable = Runnable::each(
-            format!("controller {name}"),
-            move |Tokens { stop, elected }| {
-                // The one of the term before holds its name as long as its handle is on record.
-                directory.forget_controller(&name);
-                let made = make();
-                if let Ok(controller) = &made {
-                    directory.note_controller(controller.handle());
-                }
-                async move { made?.run_once_elected(stop, elected).await }
-            },
-        );
+        let runnable = Runnable::each(format!("controller {name}"), move |tokens: Tokens| {
+            // The one of the term before holds its name as long as its handle is on record.
+            directory.forget_controller(&name);
+            let made = make();
+            if let Ok(controller) = &made {
+                directory.note_controller(controller.handle());
+            }
+            async move {
+                let Tokens {
+                    stop,
+                    elected,
+                    tasks,
+                } = tokens;
+                made?.run_once_elected(stop, elected, tasks).await
+            }
+        });
         self.add(GroupName::LeaderElected, runnable)
     }
 

@@ -6,16 +6,27 @@ use std::future::Future;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::reconcile::BoxError;
 
-/// What a runnable is told by.
+/// What a runnable is told by, and tells by.
 #[derive(Debug, Clone)]
 pub(crate) struct Tokens {
     /// Cancelled when it must end.
     pub(crate) stop: CancellationToken,
     /// Cancelled when this process has become leader, or leads from the start.
     pub(crate) elected: CancellationToken,
+    /// Counts the tasks of its own: one that blocks its thread outlives it when it is dropped.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Tokens {
+    /// Resolves once no task of its own is left. Cancel-safe.
+    pub(super) async fn no_task_is_left(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
 }
 
 pub(super) type Run = BoxFuture<'static, Result<(), BoxError>>;

@@ -324,6 +324,47 @@ async fn c34_a_lease_lost_while_an_earlier_group_stops_drops_what_needs_it_at_on
     assert_eq!(*log, ["other begins", "leader dropped", "other ends"]);
 }
 
+// Real time, since only a second thread can look on while the first is blocked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn k6_the_lease_is_left_to_expire_while_a_reconcile_blocks_its_thread() {
+    let leases = Leases::default();
+    let scene = Scene::listing(vec![config("a", 1)]);
+    let (begins, mut begun) = tokio::sync::mpsc::channel(1);
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let reconciler = Scripting::new(move |_, _, _| {
+        let (begins, released) = (begins.clone(), Arc::clone(&released));
+        async move {
+            begins.send(()).await.unwrap();
+            // Until the test lets go: its end drops the sender.
+            let _ = released.lock().unwrap().recv();
+            Ok(Action::Done)
+        }
+    });
+    let controller = Controller::builder(unique("blocking"), reconciler)
+        .for_object(&scene.informer)
+        .build()
+        .unwrap();
+    let options = ManagerOptions {
+        grace: ms(50),
+        ..ManagerOptions::default()
+    };
+    let manager = Manager::new(options)
+        .with_election(elector(&leases, "me", false))
+        .add_informer(&scene.informer)
+        .add_controller(controller);
+    let stop = CancellationToken::new();
+    let (result, ()) = tokio::join!(manager.run(stop.clone()), async {
+        begun.recv().await.unwrap();
+        stop.cancel();
+    });
+    let text = result.unwrap_err().to_string();
+    assert!(text.contains("still running after the grace"), "{text}");
+    assert_eq!(leases.holder(), "me", "the reconcile still runs");
+    assert!(leases.releases().is_empty());
+    drop(release);
+}
+
 #[tokio::test(start_paused = true)]
 async fn c34_a_manager_that_stops_as_a_standby_never_leads() {
     let (log, leases) = (Log::default(), Leases::default());
