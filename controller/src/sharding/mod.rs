@@ -135,7 +135,8 @@ pub struct ShardingOptions {
     /// Name of this member: another one in each process, also after a restart. Default: a random
     /// UUID.
     pub identity: String,
-    /// How long a member counts as live after its last renewal was seen. Default 15 s.
+    /// How long a member counts as live after its last renewal was seen, in whole seconds.
+    /// Default 15 s.
     pub lease_duration: Duration,
     /// How long after its last renewal a member drops its runs; less than the lease duration.
     /// Default 10 s.
@@ -270,8 +271,15 @@ fn validate(options: &ShardingOptions) -> Result<(), InvalidOption> {
     if options.group.len() > 63 {
         return refuse("group", &options.group, "at most 63 characters");
     }
-    if *lease_duration < Duration::from_secs(1) {
-        return refuse("lease_duration", lease_duration, "at least 1 s");
+    // The Lease tells it to the other members in whole seconds.
+    let whole = lease_duration.subsec_nanos() == 0
+        && (1..=i32::MAX as u64).contains(&lease_duration.as_secs());
+    if !whole {
+        return refuse(
+            "lease_duration",
+            lease_duration,
+            "whole seconds, at least 1",
+        );
     }
     if renew_deadline >= lease_duration {
         return refuse("renew_deadline", renew_deadline, "less than lease_duration");
@@ -320,6 +328,20 @@ mod tests {
             (
                 ShardingOptions {
                     lease_duration: Duration::from_millis(999),
+                    ..good()
+                },
+                Some("lease_duration"),
+            ),
+            (
+                ShardingOptions {
+                    lease_duration: Duration::from_millis(15_500),
+                    ..good()
+                },
+                Some("lease_duration"),
+            ),
+            (
+                ShardingOptions {
+                    lease_duration: Duration::MAX,
                     ..good()
                 },
                 Some("lease_duration"),
