@@ -14,8 +14,10 @@ impl<K: Clone + Eq + Hash + Send + Sync + 'static> QueueKey for K {}
 
 /// A key handed to the queue, by value or by reference.
 ///
-/// A reference is cloned only when the queue does not know the key yet, so adding a known key by
-/// reference touches no reference count and allocates nothing.
+/// A reference is cloned when the queue does not know the key yet; adding a known key by reference
+/// allocates nothing. Where a clone costs little (keys without drop glue, and all of a queue with
+/// [`shared_keys`](crate::QueueOptions::shared_keys)) it may also be made to leave the add to
+/// whoever holds the queue's lock.
 pub trait IntoKey<K> {
     /// Whether [`into_key`](Self::into_key) costs next to nothing.
     const OWNED: bool;

@@ -257,6 +257,24 @@ fn w90_the_clock_is_watched_whoever_comes_and_goes() {
     });
 }
 
+#[test]
+fn w90_a_deadline_is_watched_after_its_watcher_took_another_key() {
+    model(2, || {
+        let (queue, clock) = queue(1);
+        let soon = Duration::from_millis(1);
+        queue.add_after(0, soon);
+        let workers = [(); 2].map(|()| {
+            let queue = queue.clone();
+            thread::spawn(move || *block_on(queue.get()).unwrap())
+        });
+        queue.add(1);
+        clock.advance(soon);
+        let mut keys = workers.map(|worker| worker.join().unwrap());
+        keys.sort_unstable();
+        assert_eq!(keys, [0, 1]);
+    });
+}
+
 /// Polls a future once and drops it if it is not ready.
 fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
