@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future;
 use informer::ObjectKey;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -88,14 +89,15 @@ impl Workshop {
     /// its requeue is on record before the queue learns that it is done.
     async fn process(&self, worker: usize, item: Item<'_>, stop: &CancellationToken) {
         let key = item.key();
-        let pass = match self.gate.as_ref().map(|gate| gate.enter(key)) {
-            None => None,
-            Some(Entry::Run(pass)) => Some(pass),
-            Some(Entry::NotNow) => {
+        let (pass, refused) = match self.enter(key).await {
+            Ok(Some(Entry::Run(pass))) => (Some(pass), None),
+            Ok(None) => (None, None),
+            Ok(Some(Entry::NotNow)) => {
                 // Its failures here say nothing of its next run, maybe elsewhere.
                 item.forget();
                 return;
             }
+            Err(panic) => (None, Some(panic)),
         };
         let attempt = item.num_requeues().saturating_add(1);
         let deadline = self
@@ -110,12 +112,13 @@ impl Workshop {
             self.recorder.start_run(),
             self.journal.begin(worker, key, began),
         );
-        let run = self.reconcile(key, &ctx).instrument(span.clone());
-        let outcome = match &pass {
-            None => run.await,
-            Some(pass) => tokio::select! {
+        let run = || self.reconcile(key, &ctx).instrument(span.clone());
+        let outcome = match (&pass, refused) {
+            (_, Some(panic)) => span.in_scope(|| self.outcome(Err(panic), false)),
+            (None, None) => run().await,
+            (Some(pass), None) => tokio::select! {
                 biased;
-                outcome = run => outcome,
+                outcome = run() => outcome,
                 () = pass.fence.cancelled() => Outcome::fenced(),
             },
         };
@@ -151,9 +154,22 @@ impl Workshop {
             next,
         });
         if let Some(pass) = pass.filter(|_| next.is_none()) {
-            pass.settled(key);
+            let settled = future::lazy(|_| pass.settled(key));
+            if let Err(panic) = panic::catch(settled).await {
+                // The place of the key is remembered for longer than need be.
+                span.in_scope(|| self.panicked(&panic));
+            }
         }
         drop(item);
+    }
+
+    /// Asks the gate, if there is one. It calls what the user has given to place keys, whose panic
+    /// must not end the worker.
+    async fn enter(&self, key: &ObjectKey) -> Result<Option<Entry>, Panic> {
+        match &self.gate {
+            None => Ok(None),
+            Some(gate) => panic::catch(future::lazy(|_| Some(gate.enter(key)))).await,
+        }
     }
 
     fn span(&self, key: &ObjectKey, ctx: &Context) -> Span {
@@ -206,16 +222,7 @@ impl Workshop {
                 deadline_passed,
             },
             Err(panic) => {
-                error!(
-                    "exception.message" = panic.message,
-                    "exception.location" = panic.location,
-                    "exception.stacktrace" = panic.backtrace,
-                    recovered = self.options.recover_panic,
-                    "reconcile panicked"
-                );
-                if !self.options.recover_panic {
-                    std::process::abort();
-                }
+                self.panicked(&panic);
                 let result = Err(ReconcileError::retry(panic));
                 Outcome {
                     result,
@@ -223,6 +230,20 @@ impl Workshop {
                     deadline_passed,
                 }
             }
+        }
+    }
+
+    /// Logs a panic, and ends the process if the options ask for that.
+    fn panicked(&self, panic: &Panic) {
+        error!(
+            "exception.message" = panic.message,
+            "exception.location" = panic.location,
+            "exception.stacktrace" = panic.backtrace,
+            recovered = self.options.recover_panic,
+            "reconcile panicked"
+        );
+        if !self.options.recover_panic {
+            std::process::abort();
         }
     }
 

@@ -295,9 +295,13 @@ impl Keeper {
         }
     }
 
-    /// Leaves the ring: nothing runs here any more.
+    /// Leaves the ring, if nothing runs here any more.
     async fn leave(self) {
-        debug_assert!(self.gate.is_idle(), "the workers have ended");
+        if !self.gate.is_idle() {
+            // Others would take its keys over at once. So they wait until the Lease is out of date.
+            warn!("did not leave the ring: a run has not ended; the Lease is left to expire");
+            return;
+        }
         let deleted = async {
             let request = self.leases.delete(&self.name, &DeleteParams::default())?;
             Ok::<_, BoxError>(self.client.request::<Value>(request).await?)
@@ -333,4 +337,49 @@ fn text(object: &Value, pointer: &str) -> Option<String> {
 fn wall_clock() -> String {
     let now = Timestamp::now();
     format!("{now:.6}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use kube_client::client::Body;
+
+    use super::super::ShardBy;
+    use super::super::gate::Entry;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn w74_a_member_leaves_the_ring_only_when_nothing_runs() {
+        for runs in [false, true] {
+            let deletions = Arc::new(AtomicUsize::new(0));
+            let seen = Arc::clone(&deletions);
+            let service = tower::service_fn(move |request: http::Request<Body>| {
+                if request.method() == http::Method::DELETE {
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
+                let answer = http::Response::new(Body::from(b"{}".to_vec()));
+                async { Ok::<_, Infallible>(answer) }
+            });
+            let options = ShardingOptions {
+                identity: "a".to_owned(),
+                ..ShardingOptions::new("ns", "ring")
+            };
+            let client = Client::new(service, "ns");
+            let sharding = Sharding::over(client, options, ShardBy::key()).unwrap();
+            let gate = Arc::clone(sharding.gate());
+            let alone = |view| Published::from([("a".to_owned(), view)]);
+            gate.renewed(Instant::now() + Duration::from_secs(10));
+            gate.observe(&alone(None));
+            gate.observe(&alone(gate.drained_to()));
+            let Entry::Run(pass) = gate.enter(&ObjectKey::namespaced("ns", "x")) else {
+                panic!("the only member runs everything")
+            };
+            let pass = runs.then_some(pass);
+            Keeper::new(sharding).leave().await;
+            let expected = usize::from(!runs);
+            assert_eq!(deletions.load(Ordering::Relaxed), expected, "runs: {runs}");
+            drop(pass);
+        }
+    }
 }

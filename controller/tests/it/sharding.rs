@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use controller::sharding::{ShardBy, Sharding, ShardingHandle, ShardingOptions};
-use controller::{Action, Context, Controller, Informer, Manager, ObjectKey, Reconciler};
-use controller::{ControllerOptions, ManagerOptions, ReconcileError};
+use controller::{Action, Context, Controller, Informer, Lister, Manager, ObjectKey, Reconciler};
+use controller::{ControllerHandle, ControllerOptions, ManagerOptions, Outcome, ReconcileError};
 use devcluster::DevCluster;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube_client::api::{DeleteParams, PostParams};
@@ -91,6 +91,7 @@ impl Reconciler for Worker {
 /// One process of the ring.
 struct Member {
     ring: ShardingHandle,
+    handle: ControllerHandle,
     cut: Arc<AtomicBool>,
     stop: CancellationToken,
     running: JoinSet<()>,
@@ -98,6 +99,17 @@ struct Member {
 
 impl Member {
     fn start(cluster: &DevCluster, name: &str, board: &Board, takes: Duration) -> Self {
+        Self::placing(cluster, name, board, takes, ShardBy::uid)
+    }
+
+    /// As [`Self::start`], with other places for the keys than the UIDs give.
+    fn placing(
+        cluster: &DevCluster,
+        name: &str,
+        board: &Board,
+        takes: Duration,
+        by: impl FnOnce(Lister<ConfigMap>) -> ShardBy,
+    ) -> Self {
         let cut = Arc::new(AtomicBool::new(false));
         let client = {
             let (direct, cut) = (cluster.client(), Arc::clone(&cut));
@@ -124,8 +136,7 @@ impl Member {
             identity: name.to_owned(),
             ..ShardingOptions::new("default", "ring")
         };
-        let by = ShardBy::uid(configs.lister());
-        let sharding = Sharding::over(client, options, by).unwrap();
+        let sharding = Sharding::over(client, options, by(configs.lister())).unwrap();
         let ring = sharding.handle();
         let worker = Worker {
             name: name.to_owned(),
@@ -141,6 +152,7 @@ impl Member {
             })
             .build()
             .unwrap();
+        let handle = controller.handle();
         // Runs may take longer than the default grace time.
         let manager = Manager::new(ManagerOptions {
             grace: Duration::MAX,
@@ -154,6 +166,7 @@ impl Member {
         running.spawn(async move { manager.run(token).await.unwrap() });
         Self {
             ring,
+            handle,
             cut,
             stop,
             running,
@@ -275,4 +288,39 @@ async fn w74_a_deletion_is_run_by_the_member_that_had_the_object() {
     for member in members {
         member.leave().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn w74_a_panic_of_what_places_keys_is_a_failed_run_of_the_key() {
+    let (cluster, board) = (cluster().await, Board::default());
+    let works = Arc::new(AtomicBool::new(false));
+    let placing = {
+        let works = Arc::clone(&works);
+        move |configs| {
+            ShardBy::object(configs, move |config: &ConfigMap| {
+                let name = config.metadata.name.clone().unwrap_or_default();
+                assert!(name != "7" || works.load(Ordering::Relaxed), "no place");
+                name
+            })
+        }
+    };
+    let member = Member::placing(&cluster, "a", &board, ms(10), placing);
+    let key = ObjectKey::namespaced("default", "7");
+    pass(ms(10_000)).await;
+    let done = board.take();
+    assert_eq!(done.len(), OBJECTS - 1, "the others run");
+    assert!(!done.contains_key(&key));
+    let last = member.handle.history(&key).unwrap().runs.pop().unwrap();
+    let Outcome::Error(error) = &last.outcome else {
+        panic!("{last:?}")
+    };
+    assert!(error.contains("no place"), "{error}");
+    assert!(last.attempt > 1, "it is tried again");
+    works.store(true, Ordering::Relaxed);
+    pass(ms(60_000)).await;
+    assert!(
+        board.take().contains_key(&key),
+        "it runs once it has a place"
+    );
+    member.leave().await;
 }
