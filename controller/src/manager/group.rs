@@ -22,6 +22,8 @@ pub(super) struct Group {
     tokens: Tokens,
     running: JoinSet<Result<(), BoxError>>,
     names: HashMap<Id, String>,
+    /// What a stop has found so far, so that nothing is lost if it is given up and begun anew.
+    ended: Ended,
 }
 
 /// What was left of a group after its stop.
@@ -45,6 +47,7 @@ impl Group {
             tokens,
             running: JoinSet::new(),
             names: HashMap::new(),
+            ended: Ended::default(),
         }
     }
 
@@ -76,7 +79,7 @@ impl Group {
         std::future::pending().await
     }
 
-    /// The failure of a task that has ended, if it is one, with the task's name.
+    /// The failure of a task that has ended by itself, if it is one, with the task's name.
     fn failure_of(
         &mut self,
         ended: Result<(Id, Result<(), BoxError>), JoinError>,
@@ -85,10 +88,8 @@ impl Group {
             Ok((id, _)) => *id,
             Err(error) => error.id(),
         };
-        let name = self
-            .names
-            .remove(&id)
-            .expect("every task was named at its start");
+        // What was dropped has given up its name, and is told of by that alone.
+        let name = self.names.remove(&id)?;
         match ended {
             Ok((_, Ok(()))) => {
                 debug!(name, "ended");
@@ -104,54 +105,50 @@ impl Group {
     }
 
     /// Tells everything to stop and waits until `deadline`, without one for ever; the rest is
-    /// dropped. What ended was told to: the group is empty afterwards.
+    /// dropped.
     ///
-    /// Cancel-safe: called again, it goes on waiting.
+    /// Cancel-safe: called again, it goes on waiting, and tells also what ended before.
     pub(super) async fn stop(&mut self, deadline: Option<Instant>) -> Ended {
         self.tokens.stop.cancel();
-        let mut errors = Vec::new();
-        let all_ended = async {
-            while let Some(ended) = self.running.join_next_with_id().await {
-                errors.extend(self.failure_of(ended));
-            }
-            self.tokens.no_task_is_left().await;
-        };
         match deadline {
-            None => all_ended.await,
-            // What is left is found in `names`.
-            Some(deadline) => tokio::time::timeout_at(deadline, all_ended)
+            None => self.all_ended().await,
+            Some(deadline) => tokio::time::timeout_at(deadline, self.all_ended())
                 .await
                 .unwrap_or(()),
         }
-        let mut dropped: Vec<_> = self.names.drain().map(|(_, name)| name).collect();
-        dropped.sort_unstable();
-        let mut blocked = false;
-        if !dropped.is_empty() || !self.tokens.tasks.is_empty() {
+        if !self.running.is_empty() || !self.tokens.tasks.is_empty() {
+            let mut dropped: Vec<_> = self.names.drain().map(|(_, name)| name).collect();
+            dropped.sort_unstable();
             let running = dropped.join(", ");
             warn!(running, "grace time over; dropping what still runs");
-            let all_dropped = async {
-                self.running.shutdown().await;
-                self.tokens.no_task_is_left().await;
-            };
-            blocked = tokio::time::timeout(ABORT_LIMIT, all_dropped)
+            self.ended.dropped.extend(dropped);
+            self.running.abort_all();
+            let all_dropped = self.all_ended();
+            let blocked = tokio::time::timeout(ABORT_LIMIT, all_dropped)
                 .await
                 .is_err();
             if blocked {
                 error!(running, "blocked outside of any await point");
             }
+            self.ended.blocked = blocked;
         }
-        Ended {
-            errors,
-            dropped,
-            blocked,
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Waits until nothing runs any more. Cancel-safe.
+    async fn all_ended(&mut self) {
+        while let Some(ended) = self.running.join_next_with_id().await {
+            let error = self.failure_of(ended);
+            self.ended.errors.extend(error);
         }
+        self.tokens.no_task_is_left().await;
     }
 
     /// Drops everything at its next await and waits until all of it has ended.
     pub(super) async fn cut(&mut self) {
         self.tokens.stop.cancel();
         self.names.clear();
-        self.running.shutdown().await;
-        self.tokens.no_task_is_left().await;
+        self.running.abort_all();
+        self.all_ended().await;
     }
 }

@@ -366,6 +366,31 @@ async fn k6_the_lease_is_left_to_expire_while_a_reconcile_blocks_its_thread() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c34_what_failed_during_the_stop_is_reported_beside_the_lost_lease() {
+    let leases = Leases::default();
+    let fails_when_told = |name: &'static str| {
+        move |stop: CancellationToken| async move {
+            stop.cancelled().await;
+            Err::<(), _>(std::io::Error::other(format!("{name}'s disk is full")))
+        }
+    };
+    let manager = Manager::new(grace(60))
+        .with_election(elector(&leases, "me", false))
+        .add_leader_task("stuck", |_| pending::<Ok>())
+        .add_leader_task("leading", fails_when_told("leading"));
+    let stop = CancellationToken::new();
+    let (result, ()) = tokio::join!(manager.run(stop.clone()), async {
+        pass(ms(1_000)).await;
+        stop.cancel();
+        pass(ms(1_000)).await;
+        leases.set_away(true);
+    });
+    let error = result.unwrap_err();
+    assert!(error.is_lease_lost(), "{error}");
+    assert!(error.to_string().contains("leading's disk"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn c34_a_manager_that_stops_as_a_standby_never_leads() {
     let (log, leases) = (Log::default(), Leases::default());
     leases.hold("other");
