@@ -379,8 +379,9 @@ impl ControllerHandle {
         self.journal.running()
     }
 
-    /// The last runs of `key` and when it comes again by itself; `None` if it never ran, or so long
-    /// ago that [`history_keys`](crate::ControllerOptions::history_keys) others have run since.
+    /// The last runs of `key` and when it comes again by itself; `None` if it never ran, or if
+    /// [`history_keys`](crate::ControllerOptions::history_keys) others took its place: keys that ran
+    /// since, and keys that fail.
     #[must_use]
     pub fn history(&self, key: &ObjectKey) -> Option<KeyHistory> {
         self.journal.of(key)

@@ -65,6 +65,10 @@ impl Outcome {
             Err(error) => Self::Error(excerpt(error)),
         }
     }
+
+    fn is_failure(&self) -> bool {
+        matches!(self, Self::Error(_) | Self::Terminal(_))
+    }
 }
 
 fn excerpt(error: &ReconcileError) -> Box<str> {
@@ -140,12 +144,72 @@ pub(crate) struct Ended<'a> {
 struct Past {
     runs: VecDeque<PastRun>,
     next: Option<Next>,
+    /// Place of the last run among those of all keys.
+    turn: u64,
+}
+
+/// The past of a bounded number of keys. Those that fail are what one looks for, so they are the
+/// last to go.
+#[derive(Debug)]
+struct Pasts {
+    most: NonZeroUsize,
+    turns: u64,
+    /// Keys whose last run failed.
+    failing: LruCache<ObjectKey, Past>,
+    /// All others.
+    calm: LruCache<ObjectKey, Past>,
+}
+
+impl Pasts {
+    fn new(most: NonZeroUsize) -> Self {
+        Self {
+            most,
+            turns: 0,
+            failing: LruCache::unbounded(),
+            calm: LruCache::unbounded(),
+        }
+    }
+
+    fn get(&self, key: &ObjectKey) -> Option<&Past> {
+        self.failing.peek(key).or_else(|| self.calm.peek(key))
+    }
+
+    /// Takes out the past of a key, an empty one if there is none.
+    fn take(&mut self, key: &ObjectKey) -> Past {
+        let past = self.failing.pop(key).or_else(|| self.calm.pop(key));
+        past.unwrap_or_default()
+    }
+
+    /// Keeps the past of the key that ran last, and gives up what there is no room for.
+    fn keep(&mut self, key: ObjectKey, mut past: Past) {
+        self.turns += 1;
+        past.turn = self.turns;
+        let failed = past.runs.back().is_some_and(|run| run.outcome.is_failure());
+        let pasts = if failed {
+            &mut self.failing
+        } else {
+            &mut self.calm
+        };
+        pasts.put(key, past);
+        if self.failing.len() + self.calm.len() > self.most.get() && self.calm.pop_lru().is_none() {
+            self.failing.pop_lru();
+        }
+    }
+
+    /// The key that ran last first.
+    fn all(&self) -> Vec<KeyHistory> {
+        let mut all: Vec<_> = self.failing.iter().chain(&self.calm).collect();
+        all.sort_unstable_by_key(|(_, past)| std::cmp::Reverse(past.turn));
+        all.into_iter()
+            .map(|(key, past)| history(key, past))
+            .collect()
+    }
 }
 
 /// A place for each worker, and the past of the keys that ran last.
 pub(crate) struct Journal {
     desks: Box<[Desk]>,
-    past: Option<Mutex<LruCache<ObjectKey, Past>>>,
+    past: Option<Mutex<Pasts>>,
 }
 
 type Desk = Mutex<Option<(ObjectKey, Instant)>>;
@@ -161,7 +225,7 @@ impl fmt::Debug for Journal {
 impl Journal {
     /// For this number of workers, with the past of at most `keys` keys.
     pub(crate) fn new(workers: usize, keys: usize) -> Arc<Self> {
-        let past = NonZeroUsize::new(keys).map(|keys| Mutex::new(LruCache::new(keys)));
+        let past = NonZeroUsize::new(keys).map(|keys| Mutex::new(Pasts::new(keys)));
         Arc::new(Self {
             desks: (0..workers).map(|_| Mutex::new(None)).collect(),
             past,
@@ -180,10 +244,7 @@ impl Journal {
         // The text of an error is made before the lock is taken.
         let outcome = Outcome::of(run.result);
         let mut past = lock(past);
-        let entry = match past.get_mut(run.key) {
-            Some(entry) => entry,
-            None => past.get_or_insert_mut(run.key.clone(), Past::default),
-        };
+        let mut entry = past.take(run.key);
         if entry.runs.len() == RUNS_KEPT {
             entry.runs.pop_front();
         }
@@ -196,6 +257,7 @@ impl Journal {
             outcome,
         });
         entry.next = run.next;
+        past.keep(run.key.clone(), entry);
     }
 
     /// Keys under way with the time they have taken, the oldest first.
@@ -213,18 +275,15 @@ impl Journal {
 
     pub(crate) fn of(&self, key: &ObjectKey) -> Option<KeyHistory> {
         let past = lock(self.past.as_ref()?);
-        past.peek(key).map(|past| history(key, past))
+        past.get(key).map(|past| history(key, past))
     }
 
     /// All that is kept, the key that ran last first.
     pub(crate) fn all(&self) -> Vec<KeyHistory> {
-        let Some(past) = &self.past else {
-            return Vec::new();
-        };
-        lock(past)
-            .iter()
-            .map(|(key, past)| history(key, past))
-            .collect()
+        match &self.past {
+            Some(past) => lock(past).all(),
+            None => Vec::new(),
+        }
     }
 }
 
@@ -303,6 +362,37 @@ mod tests {
         let keys: Vec<_> = journal.all().into_iter().map(|past| past.key).collect();
         assert_eq!(keys, [key("c"), key("a")], "b ran longest ago");
         assert_eq!(Journal::new(1, 0).all(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c12_keys_whose_last_run_failed_are_the_last_to_go() {
+        let (done, failed) = (Ok(Action::Done), Err(ReconcileError::retry("no")));
+        let terminal = Err(ReconcileError::terminal("never"));
+        let cases: [(&[(&str, bool)], &[&str]); 5] = [
+            (&[("a", false), ("b", true), ("c", true)], &["c", "a"]),
+            (&[("a", false), ("b", false), ("c", true)], &["b", "a"]),
+            (&[("a", false), ("b", false), ("c", false)], &["c", "b"]),
+            (
+                &[("a", false), ("a", true), ("b", true), ("c", true)],
+                &["c", "b"],
+            ),
+            (
+                &[("a", true), ("a", false), ("b", true), ("c", true)],
+                &["c", "a"],
+            ),
+        ];
+        for error in [&failed, &terminal] {
+            for (runs, kept) in cases {
+                let journal = Journal::new(1, 2);
+                for (name, succeeds) in runs {
+                    let result = if *succeeds { &done } else { error };
+                    journal.end(&ended(&key(name), Instant::now(), result));
+                }
+                let keys: Vec<_> = journal.all().into_iter().map(|past| past.key).collect();
+                let kept: Vec<_> = kept.iter().map(|name| key(name)).collect();
+                assert_eq!(keys, kept, "{runs:?}");
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

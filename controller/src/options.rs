@@ -35,7 +35,7 @@ pub struct ControllerOptions {
     /// [`ControllerHandle::check_alive`]: crate::ControllerHandle::check_alive
     pub stuck_after: Option<Duration>,
     /// Number of keys whose last runs are kept for [`ControllerHandle::history`]; those that ran
-    /// longest ago go first. A key takes up to some 800 bytes, and the text of errors. 0: none.
+    /// longest ago go first, but those whose last run failed after all others. A key takes up to some 800 bytes, and the text of errors. 0: none.
     /// Default 1024.
     ///
     /// [`ControllerHandle::history`]: crate::ControllerHandle::history
