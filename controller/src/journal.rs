@@ -366,9 +366,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn c12_keys_whose_last_run_failed_are_the_last_to_go() {
+        /// Names, and whether each run succeeds.
+        type Runs = [(&'static str, bool)];
         let (done, failed) = (Ok(Action::Done), Err(ReconcileError::retry("no")));
         let terminal = Err(ReconcileError::terminal("never"));
-        let cases: [(&[(&str, bool)], &[&str]); 5] = [
+        let cases: [(&Runs, &[&str]); 5] = [
             (&[("a", false), ("b", true), ("c", true)], &["c", "a"]),
             (&[("a", false), ("b", false), ("c", true)], &["b", "a"]),
             (&[("a", false), ("b", false), ("c", false)], &["c", "b"]),
