@@ -1,6 +1,6 @@
 //! Patches between two states of an object, with or without a guard against other writers.
 //!
-//! [`merge`] and [`json`] give what turns one state into another; [`locked`] makes a merge or
+//! [`merge`] and [`json`](fn@json) give what turns one state into another; [`locked`] makes a merge or
 //! strategic patch good for one version only; [`json_locked`] does so for a JSON patch. All are pure
 //! functions on what serializes. Which to use:
 //!
