@@ -113,6 +113,9 @@ impl<S: tracing::Subscriber> Layer<S> for Spans {
 async fn c10_a_runs_span_has_its_id_controller_key_attempt_and_priority() {
     let spans = Spans::default();
     let subscriber = tracing_subscriber::registry().with(spans.clone());
+    // While a subscriber that wants everything is there, no span that another test meets first,
+    // without one of its own, is switched off for good. Whoever is first sets it.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
     let _guard = tracing::subscriber::set_default(subscriber);
     let reconciler = Scripting::answering(|_, n| match n {
         0 => Err(ReconcileError::retry("once").at_priority(3)),
