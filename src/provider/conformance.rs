@@ -55,6 +55,40 @@ async fn get(provider: &dyn Provider, id: &ProviderId, owner: &Owner) -> Option<
     }
 }
 
+/// T84, P-05: tags that pretend another owner, in every spelling that a provider uses, change
+/// nothing about whose an instance is.
+pub(crate) async fn tags_of_users_forge_no_owner(provider: &dyn Provider) {
+    let mut forged = request("u-1");
+    for (key, value) in [
+        ("pxo-managed", "somebody"),
+        ("pxo-cluster", "cluster-2"),
+        ("pxo-uid", "u-2"),
+        ("crawl.proxyoperator.dev/cluster", "cluster-2"),
+        ("crawl.proxyoperator.dev/proxy-uid", "u-2"),
+        ("app.kubernetes.io/managed-by", "somebody"),
+    ] {
+        forged.tags.insert(key.to_owned(), value.to_owned());
+    }
+    provider.create(&forged).await.expect("made");
+    let own = provider.list_by_tag("cluster-1", None).await;
+    let own = own.expect("lists").instances;
+    assert_eq!(own.len(), 1, "{own:?}");
+    assert_eq!(own[0].owner.uid, "u-1");
+    assert!(own[0].instance.created.is_some(), "with its age");
+    let others = provider.list_by_tag("cluster-2", None).await;
+    assert!(others.expect("lists").instances.is_empty());
+    let other = Owner {
+        cluster_id: Arc::from("cluster-2"),
+        ..owner("u-2")
+    };
+    let id = &own[0].instance.id;
+    let incarnation = &own[0].instance.incarnation;
+    assert!(get(provider, id, &other).await.is_none());
+    assert_eq!(provider.delete(id, &other, incarnation).await, Ok(()));
+    let kept = get(provider, id, &forged.owner).await;
+    assert!(kept.is_some_and(|kept| !kept.deleting));
+}
+
 /// Create, adopt, find, read, list, delete: the life of an instance as callers rely on it.
 ///
 /// `settle` lets deletions that were accepted come to their end.
@@ -134,14 +168,21 @@ pub(crate) async fn life_of_an_instance(provider: &dyn Provider, settle: impl As
             .list_by_tag(&owner.cluster_id, page.as_deref())
             .await
             .expect("lists");
-        listed.extend(answer.instances.into_iter().map(|instance| instance.id));
+        listed.extend(answer.instances);
         page = answer.next;
         if page.is_none() {
             break;
         }
     }
     assert_eq!(listed.len(), 2, "{listed:?}");
-    assert!(listed.contains(&created.id));
+    let own = listed.iter().find(|one| one.owner.uid == owner.uid);
+    let own = own.expect("a listing says whose each instance is");
+    assert_eq!(own.owner, *owner);
+    assert_eq!(
+        (&own.instance.id, &own.instance.incarnation),
+        (&created.id, &created.incarnation)
+    );
+    assert_eq!(own.instance.id.name(), owner.instance_name());
     let elsewhere = provider
         .list_by_tag(&other_cluster.cluster_id, None)
         .await

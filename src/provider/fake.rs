@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 
 use super::{
     Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, InstanceState,
-    Owner, Page, Provider, ProviderId, Reason,
+    Listed, Owner, Page, Provider, ProviderId, Reason,
 };
 use crate::api::SpecHash;
 
@@ -290,12 +290,11 @@ impl Provider for FakeProvider {
             let instances = world
                 .instances
                 .values()
-                .filter(|r| {
-                    r.owner
-                        .as_ref()
-                        .is_some_and(|o| *o.cluster_id == *cluster_id)
+                .filter_map(|record| {
+                    let owner = record.owner.clone()?;
+                    let instance = record.instance.clone();
+                    (*owner.cluster_id == *cluster_id).then_some(Listed { owner, instance })
                 })
-                .map(|record| record.instance.clone())
                 .collect();
             Ok(Page {
                 instances,

@@ -79,6 +79,14 @@ macro_rules! text {
 }
 text!(ProviderId, Incarnation);
 
+impl ProviderId {
+    /// The name that the instance has at its provider: what stands behind the last slash.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 /// The Proxy that an instance belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -258,11 +266,21 @@ impl Creation {
     }
 }
 
+/// An instance in a listing, and the Proxy that its tags name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Cluster id and UID by the tags; namespace and name of the Proxy as far as they were
+    /// written down with the instance, else empty.
+    pub owner: Owner,
+    /// The instance, as [`Provider::get`] would show it without any hint.
+    pub instance: Instance,
+}
+
 /// One page of a provider's instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// Instances on this page.
-    pub instances: Vec<Instance>,
+    pub instances: Vec<Listed>,
     /// Hand this back for the next page; `None` on the last.
     pub next: Option<String>,
     /// Zones or regions that did not answer: what lies there is unknown, not gone.
@@ -329,7 +347,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// By the provider's error table; never [`Class::NotFound`].
     fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>>;
 
-    /// Lists the instances that carry this cluster id, a page at a time.
+    /// Lists the instances that carry this cluster id, a UID and managed-by (P-05), a page at a
+    /// time; those that are being deleted, too.
     ///
     /// # Errors
     ///

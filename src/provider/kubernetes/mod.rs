@@ -16,7 +16,7 @@ use kube_core::params::{DeleteParams, GetParams, ListParams, PostParams, Precond
 use kube_core::{Resource, ResourceExt};
 
 use super::{
-    Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
+    Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Listed, Owner, Page,
     Provider, ProviderId, Reason,
 };
 use crate::crash::{self, Cp};
@@ -274,8 +274,7 @@ impl KubernetesProvider {
             instances: list
                 .items
                 .iter()
-                .filter(|pod| state::owner_of(*pod).is_some_and(|o| *o.cluster_id == *cluster_id))
-                .filter_map(|pod| state::instance(pod, &Hint::default(), now))
+                .filter_map(|pod| listed(pod, cluster_id, now))
                 .collect(),
             next: list.metadata.continue_.filter(|token| !token.is_empty()),
             unreachable: Vec::new(),
@@ -294,6 +293,12 @@ impl KubernetesProvider {
         }
         state::instance(pod, hint, now()).ok_or_else(gone)
     }
+}
+
+fn listed(pod: &Pod, cluster_id: &str, now: Timestamp) -> Option<Listed> {
+    let owner = state::owner_of(pod).filter(|owner| *owner.cluster_id == *cluster_id)?;
+    let instance = state::instance(pod, &Hint::default(), now)?;
+    Some(Listed { owner, instance })
 }
 
 fn now() -> Timestamp {

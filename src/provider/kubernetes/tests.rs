@@ -8,7 +8,9 @@ use kube_core::params::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::KubernetesProvider;
-use crate::provider::conformance::{life_of_an_instance, owner, request, request_with_data};
+use crate::provider::conformance::{
+    life_of_an_instance, owner, request, request_with_data, tags_of_users_forge_no_owner,
+};
 use crate::provider::{Class, Creation, Hint, Provider, Reason};
 
 struct World {
@@ -48,6 +50,12 @@ async fn p07_pods_live_as_every_instance_does() {
     let world = world().await;
     // A pod without a node goes at once.
     life_of_an_instance(&world.provider, async || {}).await;
+}
+
+#[tokio::test]
+async fn t84_tags_of_users_do_not_change_whose_a_pod_is() {
+    let world = world().await;
+    tags_of_users_forge_no_owner(&world.provider).await;
 }
 
 #[tokio::test]

@@ -48,6 +48,9 @@ impl SimProvider {
         owner: Option<&Owner>,
         effect: impl FnOnce(&World) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        if let Some(error) = owner.and_then(|owner| self.world.outage(&owner.instance_name())) {
+            return Err(error);
+        }
         let Some(rule) = self.world.fault(op, owner) else {
             return effect(&self.world);
         };
@@ -134,7 +137,9 @@ impl Provider for SimProvider {
 mod tests {
     use std::time::Duration;
 
-    use super::super::conformance::{life_of_an_instance, owner, request};
+    use super::super::conformance::{
+        life_of_an_instance, owner, request, tags_of_users_forge_no_owner,
+    };
     use super::super::{InstanceState, Reason};
     use super::*;
 
@@ -151,6 +156,30 @@ mod tests {
         let sim = provider(Settings::default());
         let gone = sim.world().settings().deletion.end;
         life_of_an_instance(&sim, async || pass(gone).await).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn t84_tags_of_users_do_not_change_whose_a_simulated_machine_is() {
+        tags_of_users_forge_no_owner(&provider(Settings::default())).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn t85_a_zone_that_does_not_answer_is_named_and_its_machines_are_not_gone() {
+        let sim = provider(Settings::default());
+        for (uid, zone) in [("u-1", "zone-a"), ("u-2", "zone-b")] {
+            let mut wanted = request(uid);
+            wanted.machine.zone = Some(zone.to_owned());
+            sim.create(&wanted).await.expect("made");
+        }
+        sim.world().cut_off("zone-a");
+        let page = sim.list_by_tag("cluster-1", None).await.expect("lists");
+        assert_eq!(page.unreachable, ["zone-a"]);
+        let uids: Vec<_> = page.instances.iter().map(|one| &one.owner.uid).collect();
+        assert_eq!(uids, ["u-2"]);
+        let refused = sim.find(&owner("u-1")).await.expect_err("no answer");
+        assert_eq!(refused.reason(), Reason::Unavailable);
+        sim.world().reconnect();
+        assert!(sim.find(&owner("u-1")).await.expect("answers").is_some());
     }
 
     #[tokio::test(start_paused = true)]

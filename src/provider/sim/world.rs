@@ -1,7 +1,7 @@
 //! The machines of a simulated cloud, and their lives.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::rules::{Op, Rule};
 use crate::api::SpecHash;
 use crate::provider::{
-    CreateRequest, Creation, Error, Hint, Incarnation, Instance, InstanceState, Owner, Page,
-    ProviderId, Reason, name_from_uid,
+    CreateRequest, Creation, Error, Hint, Incarnation, Instance, InstanceState, Listed, MANAGED_BY,
+    Owner, Page, ProviderId, Reason, name_from_uid,
 };
 
 /// Machines of one page of a listing.
@@ -65,6 +65,8 @@ struct State {
     began_at: Timestamp,
     machines: BTreeMap<String, Machine>,
     rules: Vec<Rule>,
+    /// Zones that do not answer.
+    cut_off: BTreeSet<String>,
     made: u64,
 }
 
@@ -99,6 +101,7 @@ impl World {
                 began_at,
                 machines: BTreeMap::new(),
                 rules: Vec::new(),
+                cut_off: BTreeSet::new(),
                 made: 0,
             })),
         }
@@ -195,6 +198,17 @@ impl World {
         self.state().machines.remove(name).is_some()
     }
 
+    /// Lets a zone answer no more: listings name it as unreachable, and calls about a machine in it
+    /// fail.
+    pub fn cut_off(&self, zone: &str) {
+        self.state().cut_off.insert(zone.to_owned());
+    }
+
+    /// Lets all zones answer again.
+    pub fn reconnect(&self) {
+        self.state().cut_off.clear();
+    }
+
     /// Puts a machine under that name that belongs to nobody the operator knows.
     pub fn put_stranger(&self, name: &str) {
         let now = Instant::now();
@@ -256,7 +270,7 @@ impl World {
             owner: Some(request.owner.clone()),
             number: state.made,
             hash: SpecHash::from_tag(&request.spec_hash.tag()).ok(),
-            tags: request.tags.clone(),
+            tags: tags(request),
             zone: request.machine.zone.clone(),
             made: now,
             boots: now + boot,
@@ -266,6 +280,18 @@ impl World {
         let shown = self.show(&state, &name, &machine);
         state.machines.insert(name, machine);
         Ok(Creation::Created(shown))
+    }
+
+    /// The error of a call about the machine of that name, if it lies in a zone that does not answer.
+    pub(super) fn outage(&self, name: &str) -> Option<Error> {
+        let state = self.state();
+        let machine = state.machines.get(name)?;
+        let zone = machine
+            .zone
+            .as_deref()
+            .filter(|_| state.is_cut_off(machine))?;
+        let silent = format!("zone {zone} does not answer");
+        Some(Error::new(Reason::Unavailable, silent))
     }
 
     pub(super) fn get(
@@ -327,23 +353,26 @@ impl World {
     pub(super) fn list(&self, cluster_id: &str, page: Option<&str>) -> Page {
         let state = self.state();
         let after = page.unwrap_or_default();
-        let mut ours = state
-            .machines
-            .iter()
-            .filter(|(name, machine)| {
-                let of_cluster = |owner: &Owner| *owner.cluster_id == *cluster_id;
-                name.as_str() > after && machine.owner.as_ref().is_some_and(of_cluster)
+        let mut ours = state.machines.iter().filter_map(|(name, machine)| {
+            let owner = machine.owner.as_ref()?;
+            let shows = name.as_str() > after
+                && *owner.cluster_id == *cluster_id
+                && !self.is_hidden(machine)
+                && !state.is_cut_off(machine);
+            shows.then(|| Listed {
+                owner: owner.clone(),
+                instance: state.show(name, machine),
             })
-            .map(|(name, machine)| (name, state.show(name, machine)));
+        });
         let instances: Vec<_> = ours.by_ref().take(PAGE).collect();
         let next = ours
             .next()
             .and(instances.last())
-            .map(|(name, _)| (*name).clone());
+            .map(|last| last.instance.id.name().to_owned());
         Page {
-            instances: instances.into_iter().map(|(_, seen)| seen).collect(),
+            instances,
             next,
-            unreachable: Vec::new(),
+            unreachable: state.cut_off.iter().cloned().collect(),
         }
     }
 }
@@ -366,6 +395,11 @@ impl Machine {
 }
 
 impl State {
+    fn is_cut_off(&self, machine: &Machine) -> bool {
+        let zone = machine.zone.as_deref();
+        zone.is_some_and(|zone| self.cut_off.contains(zone))
+    }
+
     fn show(&self, name: &str, machine: &Machine) -> Instance {
         let now = Instant::now();
         let state = machine.halted.unwrap_or(if now < machine.boots {
@@ -390,6 +424,19 @@ impl State {
             operation: None,
         }
     }
+}
+
+/// P-05: the user's tags, and over them those that say whose machine it is.
+fn tags(request: &CreateRequest) -> BTreeMap<String, String> {
+    let owner = &request.owner;
+    let mut tags = request.tags.clone();
+    tags.extend([
+        ("pxo-managed".to_owned(), MANAGED_BY.to_owned()),
+        ("pxo-cluster".to_owned(), owner.cluster_id.to_string()),
+        ("pxo-uid".to_owned(), owner.uid.clone()),
+        ("pxo-hash".to_owned(), request.spec_hash.tag()),
+    ]);
+    tags
 }
 
 fn name_of(id: &ProviderId) -> Option<&str> {
