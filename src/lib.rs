@@ -44,6 +44,7 @@ pub mod controller;
 pub mod crash;
 #[cfg(feature = "dev")]
 pub mod dev;
+mod events;
 pub mod operations;
 pub mod provider;
 mod refused;

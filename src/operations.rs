@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use controller::Manager;
 use controller::election::{self, ElectionHandle, ElectionOptions, Elector};
-use controller::informer::metrics::Registry;
 use controller::server::{
     self, Diagnostics, HttpServer, MetricsPage, ServerOptions, TlsFiles, TokenAuth, liveness,
     readiness,
@@ -114,12 +113,13 @@ impl Operations {
             .map_err(|error| Error::Election(Box::new(error)))
     }
 
-    /// Adds the endpoints to `manager`; they listen from here on. `informers` are those of `manager`.
+    /// Adds the endpoints to `manager`; they listen from here on. `page` is what metrics have beside
+    /// those of the framework, in the Prometheus text format.
     pub(crate) fn serve(
         &self,
         manager: Manager,
         client: &Client,
-        informers: Registry,
+        page: impl Fn() -> String + Send + Sync + 'static,
     ) -> Result<Manager, Error> {
         let directory = manager.directory();
         let bind = |what, options| {
@@ -145,10 +145,7 @@ impl Operations {
                 ..ServerOptions::on(address)
             };
             let mut server = bind("metrics", options)?
-                .route(
-                    "/metrics",
-                    MetricsPage::of(&directory).and(move || informers.render()),
-                )
+                .route("/metrics", MetricsPage::of(&directory).and(page))
                 .route("/debug/state", Diagnostics::of(&directory));
             if self.metrics_auth {
                 server = server.with_auth(TokenAuth::new(client.clone()));

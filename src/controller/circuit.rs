@@ -44,6 +44,30 @@ enum State {
     },
 }
 
+/// What is done at a provider and zone that refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CircuitState {
+    /// Nobody asks.
+    Open,
+    /// One Proxy tries.
+    Trying,
+    /// More and more Proxies go.
+    SlowStart,
+}
+
+impl CircuitState {
+    pub(crate) const ALL: [Self; 3] = [Self::Open, Self::Trying, Self::SlowStart];
+
+    /// The state as metrics spell it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Trying => "trying",
+            Self::SlowStart => "slow_start",
+        }
+    }
+}
+
 /// How a create that a circuit let through came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -192,6 +216,20 @@ impl Circuits {
                 states.remove(&scope);
             }
         }
+    }
+
+    /// The circuits that are not closed: whose they are, and what is done there now.
+    pub(crate) fn all(&self) -> Vec<(String, CircuitState)> {
+        let states = self.states();
+        let state = |(scope, state): (&Scope, &State)| {
+            let state = match state {
+                State::Open { .. } => CircuitState::Open,
+                State::Trying { .. } => CircuitState::Trying,
+                State::SlowStart { .. } => CircuitState::SlowStart,
+            };
+            (scope.provider.clone(), state)
+        };
+        states.iter().map(state).collect()
     }
 
     /// Number of circuits that are not closed.

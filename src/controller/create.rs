@@ -11,6 +11,7 @@ use super::circuit::{Permit, Scope};
 use super::error::Error;
 use super::inputs::Inputs;
 use super::managed::Named;
+use super::news::Deed;
 use super::pass::Pass;
 use super::plan::{self, Attempt, Place};
 use super::reconcile::ProxyReconciler;
@@ -130,6 +131,7 @@ impl ProxyReconciler {
     fn created(&self, pass: &mut Pass<'_>, creation: &Creation, hash: &SpecHash) -> Next {
         let instance = match creation {
             Creation::Created(instance) => {
+                pass.deed = Some(Deed::Created);
                 pass.draft
                     .not_provisioned(Reason::Provisioning, super::observe::starting(instance));
                 return Next::Provisioning;

@@ -1,7 +1,7 @@
 //! `reconcile_external`: the branches E-01 and E-02.
 
 use super::error::Error;
-use super::finalize::Released;
+use super::finalize::{Released, released};
 use super::pass::Pass;
 use super::plan;
 use super::reconcile::ProxyReconciler;
@@ -51,6 +51,7 @@ impl ProxyReconciler {
             Ok(Released::Gone) => {
                 self.confirm(pass).await?;
                 pass.remove_marks().await?;
+                pass.deed = released(pass);
                 pass.draft.clear_ownership();
                 Ok(Next::Event)
             }
@@ -66,6 +67,7 @@ impl ProxyReconciler {
             }
             Err(refused) => {
                 if let Some(words) = refused.words() {
+                    pass.deed = refused.deed();
                     pass.draft.out_of_sync(Reason::ReleasingInstance, words);
                 }
                 Err(refused.into())

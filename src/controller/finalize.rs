@@ -5,13 +5,14 @@ use kube_core::ResourceExt;
 use super::drain::{Drain, drain};
 use super::error::Error;
 use super::failure;
+use super::news::Deed;
 use super::pass::Pass;
 use super::plan::{self, Deletion, Release};
 use super::reconcile::ProxyReconciler;
 use super::timing::Next;
 use crate::api::conditions::Reason;
 use crate::crash::{self, Cp};
-use crate::provider::{self, Instance, Provider};
+use crate::provider::{self, Instance, Provider, name_from_uid};
 
 /// Where the release of an instance stands.
 pub(super) enum Released {
@@ -50,6 +51,14 @@ impl Refused {
         }
     }
 
+    /// what to tell of it; a deletion that is blocked is told of by its condition.
+    pub(super) fn deed(&self) -> Option<Deed> {
+        let is_blocked = self.reason() == Some(Reason::DeletionBlocked);
+        self.words()
+            .filter(|_| !is_blocked)
+            .map(Deed::DeletionFailed)
+    }
+
     /// nobody can look for an instance at that provider.
     fn reason(&self) -> Option<Reason> {
         match self {
@@ -78,12 +87,15 @@ impl ProxyReconciler {
             Deletion::NotOurs => Ok(Next::Event),
             //
             Deletion::Abandon => {
+                let recorded = pass.draft.get().provider_id.clone();
+                let instance = recorded.unwrap_or_else(|| name_from_uid(pass.uid()));
                 tracing::warn!(
                     proxy = pass.proxy().name_any(),
-                    instance = pass.draft.get().provider_id,
+                    instance,
                     "instance abandoned as its Proxy asks; the operator does not delete it"
                 );
                 self.let_go(pass).await?;
+                pass.deed = Some(Deed::Abandoned(instance));
                 Ok(Next::Event)
             }
             //
@@ -118,6 +130,7 @@ impl ProxyReconciler {
             Ok(Released::Gone) => {
                 crash::point(Cp::Cp8);
                 self.let_go(pass).await?;
+                pass.deed = released(pass);
                 Ok(Next::Event)
             }
             Ok(Released::Waiting(message)) => {
@@ -141,6 +154,7 @@ impl ProxyReconciler {
             }
             Err(refused) => {
                 if let (Some(reason), Some(words)) = (refused.reason(), refused.words()) {
+                    pass.deed = refused.deed();
                     pass.draft.not_provisioned(reason, words);
                 }
                 Err(refused.into())
@@ -228,6 +242,11 @@ impl ProxyReconciler {
             .await
             .map_err(Refused::by(name))
     }
+}
+
+/// What to tell of a release that ended, if there was anything to release.
+pub(super) fn released(pass: &Pass<'_>) -> Option<Deed> {
+    pass.recorded().map(|id| Deed::Released(id.to_string()))
 }
 
 /// What a provider knows of a Proxy's instance.

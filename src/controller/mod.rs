@@ -9,6 +9,8 @@
 //! | `budget`, `circuit` | what Proxies share: places out of service (S-07), a provider's quota (S-09) |
 //! | `inputs` | M4: live reads of Secrets |
 //! | `recent` | what this process made of late |
+//! | `metrics` | O-05: what is counted |
+//! | `news` | R-13: which Events a pass tells |
 //! | `pass`, `status` | one pass: copies, metadata writes, the one status write |
 //!
 //! Invariants: an instance is made only for a Proxy that carries the finalizer; a Proxy loses the
@@ -26,6 +28,8 @@ mod failure;
 mod finalize;
 mod inputs;
 mod managed;
+mod metrics;
+mod news;
 mod observe;
 mod pass;
 mod plan;

@@ -11,11 +11,12 @@ use kube_core::params::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::error::Error;
+use super::news::Deed;
 use super::plan;
 use super::status::{self, Draft};
 use crate::api::conditions::{self, ConditionStatus, ConditionType, Reason};
 use crate::api::hash::Comparison;
-use crate::api::{FINALIZER, Proxy, SPEC_HASH_ANNOTATION, SpecHash};
+use crate::api::{FINALIZER, Proxy, ProxyStatus, SPEC_HASH_ANNOTATION, SpecHash};
 use crate::crash::{self, Cp};
 use crate::provider::{self, Hint, Incarnation, Owner, ProviderId};
 
@@ -38,6 +39,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) draft: Draft,
     /// An instance got on record in this pass.
     pub(crate) created: bool,
+    /// What this pass did that its status does not tell.
+    pub(crate) deed: Option<Deed>,
 }
 
 impl<'a> Pass<'a> {
@@ -64,6 +67,7 @@ impl<'a> Pass<'a> {
             newest,
             draft,
             created: false,
+            deed: None,
         }
     }
 
@@ -222,12 +226,13 @@ impl<'a> Pass<'a> {
     /// the only status write of the program, at most one in a pass.
     ///
     /// Sends the fields that differ from the copy read, guarded by the version of the newest copy;
-    /// nothing if none differs. Answers whether it wrote. A Proxy that is gone is no error.
-    pub(crate) async fn patch_status_if_changed(self) -> Result<bool, Error> {
+    /// nothing if none differs. Answers with the status that it wrote, if it wrote. A Proxy that is
+    /// gone is no error.
+    pub(crate) async fn patch_status_if_changed(self) -> Result<Option<ProxyStatus>, Error> {
         let wanted = self.draft.finish();
         let version = self.newest.metadata.resource_version.as_deref();
         let Some(patch) = status::patch(self.base.status.as_ref(), &wanted, version) else {
-            return Ok(false);
+            return Ok(None);
         };
         let name = self.base.name_any();
         match self
@@ -244,9 +249,9 @@ impl<'a> Pass<'a> {
                     "status written"
                 );
                 record(self.own_writes, self.key, &patched);
-                Ok(true)
+                Ok(Some(wanted))
             }
-            Err(kube_client::Error::Api(status)) if status.is_not_found() => Ok(false),
+            Err(kube_client::Error::Api(status)) if status.is_not_found() => Ok(None),
             Err(error) => Err(Error::Status(error.into())),
         }
     }
@@ -257,7 +262,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-fn provisioned_reason(status: &crate::api::ProxyStatus) -> Option<Reason> {
+fn provisioned_reason(status: &ProxyStatus) -> Option<Reason> {
     conditions::reason(&status.conditions, ConditionType::Provisioned)
 }
 

@@ -8,18 +8,22 @@ use controller::{Action, Context, ObjectKey, ReconcileError, Reconciler};
 use dashmap::DashMap;
 use k8s_openapi::jiff::Timestamp;
 use kube_client::Api;
+use kube_core::Resource as _;
 use tracing::Instrument as _;
 
 use super::budget::{Budget, Census, Group};
 use super::circuit::Circuits;
 use super::drain::Leases;
 use super::error::Error;
+use super::metrics::{Metrics, Patched, Stale};
+use super::news::{self, Deed, Outcome};
 use super::pass::{OwnWrites, Pass};
 use super::plan::{self, Branch};
 use super::recent::Recent;
 use super::timing::{Next, Timing};
-use crate::api::Proxy;
+use crate::api::{Proxy, ProxyStatus};
 use crate::crash::{self, Cp};
+use crate::events::Events;
 use crate::provider::{self, Instance, Provider, Registry};
 
 /// Steps in a row that a Proxy may take without a pause before it is slowed down.
@@ -56,6 +60,10 @@ pub(crate) struct ProxyReconciler {
     pub(crate) circuits: Circuits,
     pub(crate) leases: Arc<dyn Leases>,
     pub(crate) recent: Recent,
+    ///
+    pub(crate) events: Arc<Events>,
+    /// O-05
+    pub(crate) metrics: Arc<Metrics>,
     /// The time of day; decides what ages by the API's times, never a wait.
     pub(crate) clock: Clock,
     /// A number in [-1, 1], to spread waits that would end together.
@@ -133,7 +141,10 @@ impl ProxyReconciler {
                     self.forget(key);
                     Ok(Turn::Over(Action::Done))
                 }
-                outcome => self.finish(key, pass, outcome).await.map(Turn::Over),
+                outcome => self
+                    .finish(key, pass, branch, outcome)
+                    .await
+                    .map(Turn::Over),
             }
         }
         .instrument(span)
@@ -168,10 +179,12 @@ impl ProxyReconciler {
             Consistency::Level => Ok(Copy::Good(cached)),
             Consistency::Behind(lag) => {
                 tracing::debug!(%lag, "own write not seen yet");
+                self.metrics.stale(Stale::Skipped);
                 Ok(Copy::Wait(lag.remaining.min(self.timing.requeue_now)))
             }
             Consistency::Overdue(lag) => {
                 tracing::warn!(%lag, "own write not seen in time, reading live");
+                self.metrics.stale(Stale::ReadLive);
                 let api: Api<Proxy> =
                     Api::namespaced(self.client.clone(), key.namespace().unwrap_or_default());
                 match api.get_opt(key.name()).await {
@@ -187,7 +200,8 @@ impl ProxyReconciler {
     async fn finish(
         &self,
         key: &ObjectKey,
-        pass: Pass<'_>,
+        mut pass: Pass<'_>,
+        branch: Branch,
         outcome: Result<Next, Error>,
     ) -> Result<Action, ReconcileError> {
         // A write was refused because the copy is old: another one on the same copy would be too.
@@ -199,10 +213,20 @@ impl ProxyReconciler {
             return Ok(Action::Done);
         }
         let created = pass.created;
+        let (base, deed) = (Arc::clone(pass.base()), pass.deed.take());
         match pass.patch_status_if_changed().await {
-            Ok(_) => {}
-            Err(error) if error.is_conflict() => return Ok(self.action(key, Next::AtOnce)),
+            Ok(written) => {
+                if written.is_some() {
+                    self.metrics.patched(Patched::Written);
+                }
+                self.tell(&base, branch, written.as_ref(), deed.as_ref());
+            }
+            Err(error) if error.is_conflict() => {
+                self.metrics.patched(Patched::Conflict);
+                return Ok(self.action(key, Next::AtOnce));
+            }
             Err(error) => {
+                self.metrics.patched(Patched::Failed);
                 self.steps.remove(key);
                 // The status is the lesser news of the two.
                 return Err(failed(outcome.err().unwrap_or(error)));
@@ -217,6 +241,30 @@ impl ProxyReconciler {
                 self.steps.remove(key);
                 Err(failed(error))
             }
+        }
+    }
+
+    /// tells of what changed from `base` to the status written, if one was.
+    fn tell(
+        &self,
+        base: &Proxy,
+        branch: Branch,
+        written: Option<&ProxyStatus>,
+        deed: Option<&Deed>,
+    ) {
+        if written.is_none() && deed.is_none() {
+            return;
+        }
+        let before = base.status.clone().unwrap_or_default();
+        let outcome = Outcome {
+            branch,
+            before: &before,
+            after: written.unwrap_or(&before),
+            deed,
+        };
+        let about = base.object_ref(&());
+        for (word, note) in news::news(&outcome) {
+            self.events.tell(&about, word, &note);
         }
     }
 

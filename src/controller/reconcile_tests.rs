@@ -23,6 +23,7 @@ async fn settled(spec: &serde_json::Value) -> World {
     assert!(world.run().await);
     world.provider.take_calls();
     world.server.take_writes();
+    world.take_events();
     world
 }
 
@@ -85,6 +86,13 @@ async fn t01_a_managed_proxy_comes_up_step_by_step() {
         .endpoint
         .expect("resolved");
     assert_eq!((endpoint.host.as_str(), endpoint.port), ("10.0.0.1", 3128));
+    assert_eq!(
+        world.take_events(),
+        [
+            "InstanceCreating: fake://px-u1 is being created",
+            "InstanceRunning: the instance runs at 10.0.0.1:3128",
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,6 +161,10 @@ async fn t03_the_instance_is_gone_before_the_object_is() {
         Action::Done,
         "a key without an object is done"
     );
+    assert_eq!(
+        world.take_events(),
+        ["InstanceDeleted: fake://px-u1 is gone"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,6 +195,14 @@ async fn t05_an_edit_of_the_machine_replaces_the_instance_under_the_same_name() 
     );
     let after = world.proxy().metadata.annotations.expect("stamped")[SPEC_HASH_ANNOTATION].clone();
     assert_ne!(before, after);
+    // What was told of the first instance less than ten minutes ago is not told again.
+    assert_eq!(
+        world.take_events(),
+        [
+            "InstanceReplacing: spec or Secret changed, the old instance is being deleted",
+            "InstanceDeleted: fake://px-u1 is gone",
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -971,6 +991,27 @@ async fn t42_with_the_provider_down_the_finalizer_stays() {
     }
     assert!(world.run().await);
     assert!(world.server.get(PATH).is_none() && world.provider.see(INSTANCE).is_none());
+    assert_eq!(
+        world.take_events(),
+        [
+            "ProviderError: the instance is not deleted yet: provider fake: down",
+            "InstanceDeleted: fake://px-u1 is gone",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn x05_a_provider_that_stays_down_is_told_of_every_ten_minutes() {
+    let mut world = settled(&managed()).await;
+    world.server.delete(PATH);
+    for minute in 0..25 {
+        let down = ProviderError::new(Reason::Unavailable, "down");
+        world.provider.fault("get", Fault::Before(down));
+        world.pass().await.expect_err("X-05: backoff");
+        let told = world.take_events().len();
+        assert_eq!(told, usize::from(minute % 10 == 0), "minute {minute}");
+        tokio::time::advance(Duration::from_secs(60)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -1042,6 +1083,10 @@ async fn t44_an_abandoned_instance_goes_on_running() {
             .provider
             .see(INSTANCE)
             .is_some_and(|instance| !instance.deleting)
+    );
+    assert_eq!(
+        world.take_events(),
+        ["InstanceAbandoned: fake://px-u1 is not deleted, as the annotation abandon-instance asks"]
     );
 }
 

@@ -13,6 +13,9 @@ use crate::api::conditions::Reason;
 use crate::crash::{self, Cp};
 use crate::provider::{self, Instance, InstanceState};
 
+/// Why an instance makes way that does not match its spec.
+const DRIFT: &str = "spec or Secret changed, the old instance is being deleted";
+
 /// S-07 and S-08: whether a deletion may begin.
 enum Leave {
     Granted,
@@ -63,15 +66,16 @@ impl ProxyReconciler {
             (Replacement::TakeOver, Some(instance)) => {
                 self.take_over(pass, owner, &instance, wanted).await
             }
-            (Replacement::AlreadyDeleting, Some(instance)) => {
-                pass.draft
-                    .not_provisioned(Reason::Replacing, super::observe::going(&instance));
+            (Replacement::AlreadyDeleting, Some(_)) => {
+                // What began the deletion has said why already, unless it died before it could.
+                if pass.draft.provisioned_reason() != Some(Reason::Replacing) {
+                    pass.draft.not_provisioned(Reason::Replacing, DRIFT);
+                }
                 pass.draft.drop_synced();
                 Ok(Next::Deletion)
             }
             (Replacement::Delete, Some(instance)) => {
-                let cause = "spec or Secret changed, the old instance is being deleted";
-                self.retire(pass, owner, instance, cause).await
+                self.retire(pass, owner, instance, DRIFT).await
             }
             (Replacement::Held(hold), Some(instance)) => {
                 self.held(pass, owner, instance, hold).await

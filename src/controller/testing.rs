@@ -25,6 +25,7 @@ use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
 use crate::api::Proxy;
 use crate::api::conditions::{self, ConditionType};
+use crate::events::Events;
 use crate::provider::fake::FakeProvider;
 use crate::provider::{Provider, Registry};
 
@@ -392,6 +393,7 @@ pub(crate) struct World {
     frozen: bool,
     providers: Vec<&'static str>,
     reconciler: ProxyReconciler,
+    told: Told,
 }
 
 pub(crate) const UID: &str = "u1";
@@ -413,7 +415,8 @@ impl World {
         let provider = FakeProvider::default();
         let cache = Arc::default();
         let providers = vec!["fake"];
-        let reconciler = reconciler(&server, &provider, &cache, &providers);
+        let told = Told::default();
+        let reconciler = reconciler(&server, &provider, &cache, &providers, &told);
         let mut world = Self {
             server,
             provider,
@@ -421,6 +424,7 @@ impl World {
             frozen: false,
             providers,
             reconciler,
+            told,
         };
         world.refresh();
         world
@@ -429,7 +433,13 @@ impl World {
     /// A new process: nothing is remembered, the cache is fresh.
     pub(crate) fn restart(&mut self) {
         self.server.state().life = None;
-        self.reconciler = reconciler(&self.server, &self.provider, &self.cache, &self.providers);
+        self.reconciler = reconciler(
+            &self.server,
+            &self.provider,
+            &self.cache,
+            &self.providers,
+            &self.told,
+        );
         self.refresh();
     }
 
@@ -570,6 +580,11 @@ impl World {
         self.reconciler.census = Box::new(move |_| census.clone());
     }
 
+    /// Events told so far; forgets them.
+    pub(crate) fn take_events(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock().expect("not poisoned"))
+    }
+
     /// Puts the Secret `boot` with this user data (base64).
     pub(crate) fn put_secret(&self, data: &str) {
         self.server.put(
@@ -581,11 +596,24 @@ impl World {
     }
 }
 
+/// Events in the order in which they were told, as `Reason: note`.
+pub(crate) type Told = Arc<Mutex<Vec<String>>>;
+
+pub(crate) fn told_to(told: &Told) -> Events {
+    let told = Arc::clone(told);
+    Events::through(Box::new(move |about, word, note| {
+        assert!(about.uid.is_some() && about.kind.as_deref() == Some("Proxy"));
+        let line = format!("{}: {note}", word.as_str());
+        told.lock().expect("not poisoned").push(line);
+    }))
+}
+
 fn reconciler(
     server: &Server,
     provider: &FakeProvider,
     cache: &Shown,
     names: &[&'static str],
+    told: &Told,
 ) -> ProxyReconciler {
     let mut store = ConsistencyStore::new(Duration::from_secs(5));
     let seen = Arc::clone(cache);
@@ -619,6 +647,8 @@ fn reconciler(
         circuits: Circuits::new(Timing::default().quota_retry),
         leases: Arc::new(NoLeases),
         recent: Recent::new(),
+        events: Arc::new(told_to(told)),
+        metrics: Arc::default(),
         clock: virtual_now,
         spread: || rand::random_range(-1.0..=1.0),
         steps: DashMap::new(),

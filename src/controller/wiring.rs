@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use controller::consistency::ConsistencyStore;
 use controller::election::Elector;
-use controller::informer::metrics;
+use controller::events::{self, RecorderOptions, recorder};
+use controller::informer::metrics as informers;
 use controller::{
     Controller, ControllerOptions, Event, Informer, InformerOptions, Lister, Manager,
     ManagerOptions, MetadataOnly, ObjectKey, Source,
@@ -19,11 +20,13 @@ use tokio_util::sync::CancellationToken;
 use super::budget::{self, Budget, Census, Group};
 use super::circuit::Circuits;
 use super::drain::NoLeases;
+use super::metrics::{Metrics, Snapshot};
 use super::pass::OwnWrites;
 use super::recent::Recent;
 use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
 use crate::api::Proxy;
+use crate::events::{Events, REPORTER};
 use crate::operations::{self, Operations};
 use crate::provider::Registry;
 
@@ -49,6 +52,9 @@ pub enum Error {
     /// The controller's settings do not work.
     #[error("build the controller")]
     Build(#[source] controller::Error),
+    /// Events cannot be recorded.
+    #[error("set up the recorder of Events")]
+    Events(#[source] events::Error),
     /// Election or endpoints could not be set up.
     #[error(transparent)]
     Operations(#[from] operations::Error),
@@ -89,7 +95,7 @@ impl std::fmt::Debug for ProxyReconciler {
 impl Operator {
     pub(crate) fn build(parts: Parts) -> Result<Self, Error> {
         // One of its own, since several operators in one process may name theirs alike.
-        let series = metrics::Registry::new();
+        let series = informers::Registry::new();
         let proxies = Informer::<Proxy>::new(parts.client.clone(), named("proxies", &series))
             .map_err(Error::Informer)?;
         proxies
@@ -111,6 +117,12 @@ impl Operator {
             .map_err(Error::Informer)?;
 
         let lister = proxies.lister();
+        let (recorder, writer) = recorder(parts.client.clone(), RecorderOptions::new(REPORTER))
+            .map_err(Error::Events)?;
+        let events = Arc::new(Events::new(recorder));
+        let metrics = Arc::new(Metrics::default());
+        let providers = parts.providers.counted(&metrics.provider_calls);
+        let circuits = Circuits::new(parts.timing.quota_retry);
         let elector = parts.operations.elector(&parts.client)?;
         let leads = operations::leads(elector.as_ref().map(Elector::handle));
         let reconciler = ProxyReconciler {
@@ -119,7 +131,7 @@ impl Operator {
                 let lister = lister.clone();
                 move |key: &ObjectKey| lister.get(key)
             }),
-            providers: parts.providers,
+            providers: providers.clone(),
             cluster_id: parts.cluster_id,
             timing: parts.timing,
             own_writes: Arc::new(own_writes(&lister)),
@@ -129,9 +141,11 @@ impl Operator {
                 move |group: &Group| census(&lister, group)
             }),
             budget: Budget::default(),
-            circuits: Circuits::new(parts.timing.quota_retry),
+            circuits: circuits.clone(),
             leases: Arc::new(NoLeases),
             recent: Recent::new(),
+            events: Arc::clone(&events),
+            metrics: Arc::clone(&metrics),
             clock: Timestamp::now,
             spread: || rand::random_range(-1.0..=1.0),
             steps: DashMap::new(),
@@ -162,11 +176,25 @@ impl Operator {
         })
         .add_informer(&proxies)
         .add_informer(&secrets)
-        .add_controller(controller);
+        .add_controller(controller)
+        .with_events(writer);
         if let Some(elector) = elector {
             manager = manager.with_election(elector);
         }
-        let manager = parts.operations.serve(manager, &parts.client, series)?;
+        let page = {
+            let proxies = proxies.lister();
+            move || {
+                let snapshot = Snapshot {
+                    metrics: &metrics,
+                    proxies: &proxies.list(),
+                    providers: &providers,
+                    circuits: &circuits.all(),
+                    events_dropped: events.dropped(),
+                };
+                series.render() + &snapshot.render()
+            }
+        };
+        let manager = parts.operations.serve(manager, &parts.client, page)?;
         Ok(Self { manager, proxies })
     }
 
@@ -190,7 +218,7 @@ impl Operator {
 }
 
 /// Options of an informer whose metrics bear that name.
-fn named<K>(name: &str, registry: &metrics::Registry) -> InformerOptions<K> {
+fn named<K>(name: &str, registry: &informers::Registry) -> InformerOptions<K> {
     InformerOptions {
         name: Some(name.to_owned()),
         registry: registry.clone(),

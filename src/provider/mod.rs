@@ -21,11 +21,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 
+use self::counted::Counted;
 use crate::api::{Machine, Protocol, SpecHash};
 
 pub mod config;
 #[cfg(test)]
 mod conformance;
+mod counted;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -33,6 +35,7 @@ pub mod kubernetes;
 mod paced;
 pub mod sim;
 
+pub(crate) use counted::ProviderCalls;
 pub use error::{Class, Error, Reason};
 pub use paced::{Pace, Paced};
 
@@ -377,6 +380,19 @@ impl Registry {
         Self {
             providers: Arc::new(providers),
         }
+    }
+
+    /// The same providers, each of whose calls is counted.
+    pub(crate) fn counted(&self, calls: &ProviderCalls) -> Self {
+        let wrap = |(name, inner): (&String, &Arc<dyn Provider>)| {
+            let counted = Counted {
+                name: Arc::from(name.as_str()),
+                inner: Arc::clone(inner),
+                calls: calls.clone(),
+            };
+            (name.clone(), Arc::new(counted) as Arc<dyn Provider>)
+        };
+        Self::new(self.providers.iter().map(wrap).collect())
     }
 
     /// The provider of that name.

@@ -16,6 +16,7 @@ use std::time::Duration;
 pub use self::events::render_events;
 pub use self::process::process;
 pub use self::render::{render, render_elections};
+pub use self::text::Text;
 
 /// Upper bounds, in seconds, of the buckets of `controller_runtime_reconcile_time_seconds`.
 pub const RECONCILE_TIME_BUCKETS: [f64; 40] = [

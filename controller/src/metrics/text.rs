@@ -2,20 +2,31 @@
 
 use std::fmt::{self, Write};
 
-/// Families of metrics, one after the other.
+/// Families of metrics, one after the other, in the Prometheus text format; what a program adds to
+/// [`MetricsPage`](crate::server::MetricsPage) is written with it.
+///
+/// ```
+/// use controller::metrics::Text;
+///
+/// let mut text = Text::default();
+/// text.family("mirror_bytes_total", "counter", "Bytes that were copied");
+/// text.sample("mirror_bytes_total", &[("direction", "out")], 7.0);
+/// assert!(text.finish().ends_with("mirror_bytes_total{direction=\"out\"} 7\n"));
+/// ```
 #[derive(Debug, Default)]
-pub(super) struct Text(String);
+pub struct Text(String);
 
 impl Text {
-    /// Begins a family; its samples follow.
-    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// Begins a family; its samples follow. `kind` is `counter`, `gauge` or `histogram`, `help` a
+    /// sentence without its full stop.
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.put(format_args!(
             "# HELP {name} {help}.\n# TYPE {name} {kind}\n"
         ));
     }
 
-    /// A sample of the family begun last.
-    pub(super) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    /// A sample of the family begun last. Values of labels may be any text.
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.put(format_args!("{name}"));
         for (index, (label, value)) in labels.iter().enumerate() {
             let before = if index == 0 { '{' } else { ',' };
@@ -25,7 +36,9 @@ impl Text {
         self.put(format_args!("{after} {value}\n"));
     }
 
-    pub(super) fn finish(self) -> String {
+    /// The text so far.
+    #[must_use]
+    pub fn finish(self) -> String {
         self.0
     }
 

@@ -30,6 +30,7 @@ use crate::controller::reconcile::ProxyReconciler;
 use crate::controller::testing::{Server, refusal, virtual_now};
 use crate::controller::timing::Timing;
 use crate::controller::wiring::is_news;
+use crate::events::Events;
 use crate::provider::sim::SimProvider;
 use crate::provider::{
     Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
@@ -302,6 +303,8 @@ fn reconciler(universe: &Universe, dead: &Dead, view: &Arc<Mutex<View>>) -> Prox
         circuits: Circuits::new(timing.quota_retry),
         leases: Arc::new(NoLeases),
         recent: Recent::new(),
+        events: Arc::new(Events::through(Box::new(|_, _, _| {}))),
+        metrics: Arc::default(),
         clock: virtual_now,
         spread: || 0.0,
         steps: DashMap::new(),
