@@ -61,7 +61,8 @@ pub enum Error {
         message: String,
     },
     /// A panic ended the informer: that of a handler under
-    /// [`OnPanic::Crash`](crate::OnPanic::Crash), or of the code that reads objects.
+    /// [`OnPanic::Crash`](crate::OnPanic::Crash), or the differences that
+    /// [`check_streamed_lists`](crate::InformerOptions::check_streamed_lists) finds.
     #[error("the informer of {informer} panicked: {message}")]
     Panicked {
         /// Name of the informer.
@@ -69,7 +70,7 @@ pub enum Error {
         /// What the panic said.
         message: String,
     },
-    /// An informer of this name and resource keeps metrics in the same registry.
+    /// An informer of this name, resource and version keeps metrics in the same registry.
     #[error("an informer named `{name}` of {resource} exists already: give this one another name")]
     NameTaken {
         /// The name.
@@ -103,7 +104,7 @@ pub enum Cause {
     VersionTooLarge,
     /// The server asks for fewer calls (429).
     Throttled,
-    /// The credentials are not accepted (401).
+    /// The credentials are not accepted (401), or there are none to be had.
     Unauthorized,
     /// The role does not allow the call (403).
     Forbidden,

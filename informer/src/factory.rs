@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::error::panic_text;
 use crate::synced::Gate;
 use crate::{
-    Cut, Error, Informer, InformerOptions, Lister, Synced, Transform, metrics, wait_for_cache_sync,
+    Cut, Error, Informer, InformerOptions, Lister, MetadataOnly, Synced, Transform, metrics,
 };
 
 /// Changes the metadata of every object before it is stored, whatever its kind.
@@ -40,7 +40,8 @@ pub enum OnMissingInformer {
 #[derive(Clone)]
 pub struct FactoryOptions {
     /// Name under which all of them keep metrics, those of metadata and of dynamic objects with
-    /// `-metadata` and `-dynamic` behind it; `None` for no metrics.
+    /// `-metadata` and `-dynamic` behind it, and those of a Rust type that is not named as its kind
+    /// with the type's name; `None` for no metrics.
     pub name: Option<String>,
     /// Where metrics are read.
     pub registry: metrics::Registry,
@@ -54,8 +55,8 @@ pub struct FactoryOptions {
     pub cut: Cut,
     /// How often handlers get every object again; zero is never.
     pub resync: Duration,
-    /// Each informer's period is longer or shorter by up to this part of it, from 0 to 1, so that
-    /// not all kinds come at once.
+    /// Each informer's period is longer or shorter by up to this part of it, from 0 to 1 (others
+    /// are refused), so that not all kinds come at once.
     pub resync_jitter: f64,
     /// Changes metadata before it is stored, before the transform of the informer itself.
     pub metadata_transform: Option<MetadataTransform>,
@@ -104,18 +105,29 @@ impl FactoryOptions {
     }
 
     /// What an informer of `K` begins with.
-    fn informer<K: Resource + 'static>(&self, form: &str) -> InformerOptions<K> {
-        let jitter = self.resync_jitter.clamp(0.0, 1.0);
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a jitter that is no part.
+    fn informer<K: Resource + 'static>(&self, form: &str) -> Result<InformerOptions<K>, Error> {
+        let jitter = self.resync_jitter;
+        if !(0.0..=1.0).contains(&jitter) {
+            return Err(Error::InvalidOption {
+                option: "resync_jitter",
+                problem: format!("{jitter} is no part of the period: write 0 to 1"),
+            });
+        }
         let factor = 1.0 + jitter * (2.0 * rand::random::<f64>() - 1.0);
+        let resync = Duration::try_from_secs_f64(self.resync.as_secs_f64() * factor);
         let transform = self.metadata_transform.clone();
-        InformerOptions {
+        Ok(InformerOptions {
             name: self.name.as_ref().map(|name| format!("{name}{form}")),
             registry: self.registry.clone(),
             namespace: self.namespace.clone(),
             label_selector: self.label_selector.clone(),
             field_selector: self.field_selector.clone(),
             cut: self.cut,
-            resync: self.resync.mul_f64(factor),
+            // What is too long to express is never due in any case.
+            resync: resync.unwrap_or(Duration::MAX),
             transform: transform.map(|transform| -> Transform<K> {
                 Arc::new(move |object: &mut K| {
                     transform(object.meta_mut());
@@ -123,7 +135,7 @@ impl FactoryOptions {
                 })
             }),
             ..InformerOptions::default()
-        }
+        })
     }
 }
 
@@ -151,14 +163,20 @@ struct State {
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Key {
     Typed(TypeId),
-    /// Group, version and plural.
-    Dynamic(String, String, String),
+    Dynamic {
+        /// Group, version and plural.
+        kind: [String; 3],
+        /// Of the metadata alone.
+        metadata: bool,
+    },
 }
 
 struct Member {
     informer: Box<dyn Any + Send>,
     synced: Arc<dyn Synced>,
     run: Box<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<(), Error>> + Send>,
+    /// Ends one that never started.
+    give_up: Box<dyn Fn() + Send>,
     /// Ends this informer alone.
     stop: CancellationToken,
     started: bool,
@@ -192,12 +210,30 @@ fn stopped(informer: &str) -> Error {
     }
 }
 
-fn dynamic_key(kind: &ApiResource) -> Key {
-    Key::Dynamic(
-        kind.group.clone(),
-        kind.version.clone(),
-        kind.plural.clone(),
-    )
+fn dynamic_key(kind: &ApiResource, metadata: bool) -> Key {
+    let kind = [&kind.group, &kind.version, &kind.plural].map(Clone::clone);
+    Key::Dynamic { kind, metadata }
+}
+
+/// What the name of an informer's metrics has behind that of its factory.
+fn form<K: Resource>(key: &Key, kind: &K::DynamicType) -> String {
+    match key {
+        Key::Dynamic {
+            metadata: false, ..
+        } => "-dynamic".to_owned(),
+        Key::Dynamic { metadata: true, .. } => "-dynamic-metadata".to_owned(),
+        Key::Typed(_) if K::metadata_api() => "-metadata".to_owned(),
+        Key::Typed(_) => {
+            let name = std::any::type_name::<K>();
+            let path = name.split('<').next().unwrap_or(name);
+            let own = path.rsplit("::").next().unwrap_or(path);
+            if own == K::kind(kind) {
+                String::new()
+            } else {
+                format!("-{own}")
+            }
+        }
+    }
 }
 
 /// One transform behind the other.
@@ -232,7 +268,9 @@ impl Factory {
     /// its own.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] names an option that cannot work.
+    /// [`Error::InvalidOption`] names an option that cannot work; [`Error::NameTaken`] where another
+    /// Rust type of the same name has an informer of the kind, which then needs another name by
+    /// [`Factory::informer_with`].
     pub fn informer<K>(&self) -> Result<Informer<K>, Error>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
@@ -243,7 +281,7 @@ impl Factory {
     /// The informer of a kind; the call that makes it may change its options, later ones not.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] names an option that cannot work.
+    /// As those of [`Factory::informer`].
     pub fn informer_with<K>(
         &self,
         tweak: impl FnOnce(&mut InformerOptions<K>),
@@ -255,11 +293,12 @@ impl Factory {
     }
 
     /// Read access to the cache of a kind, once it has synced. Where nobody asked for its informer
-    /// yet, [`FactoryOptions::on_missing_informer`] decides. Cancel-safe.
+    /// yet, [`FactoryOptions::on_missing_informer`] decides. Starts this informer, and no other that
+    /// its owner may still be setting up. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::NoInformer`] by that option; [`Error::Stopped`] after [`Factory::shutdown`] and
-    /// if the informer ended before it synced; [`Error::InvalidOption`].
+    /// if the informer ended before it synced; those of [`Factory::informer`].
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
@@ -278,11 +317,12 @@ impl Factory {
     /// # Panics
     /// Outside of a Tokio runtime.
     pub async fn dynamic_lister(&self, kind: &ApiResource) -> Result<Lister<DynamicObject>, Error> {
-        self.started(dynamic_key(kind), kind).await
+        self.started(dynamic_key(kind, false), kind).await
     }
 
-    /// Takes the informer of a kind out of the factory, stops it and waits for its end. Its cache
-    /// is freed with the last handle on it. Whoever asks for the kind again gets a new informer.
+    /// Takes the informer of a kind out of the factory, stops it and waits for its end: its handlers
+    /// are dropped, and it does not run again, if it did. Its cache is freed with the last handle on
+    /// it. Whoever asks for the kind again gets a new informer.
     ///
     /// Returns whether there was one. Cancel-safe: the removal goes on.
     pub async fn remove<K>(&self) -> bool
@@ -294,15 +334,57 @@ impl Factory {
 
     /// As [`Factory::remove`], of a kind that is known at run time.
     pub async fn remove_dynamic(&self, kind: &ApiResource) -> bool {
-        self.remove_member(&dynamic_key(kind)).await
+        self.remove_member(&dynamic_key(kind, false)).await
+    }
+
+    /// As [`Factory::remove`], of the metadata of a kind that is known at run time.
+    pub async fn remove_dynamic_metadata(&self, kind: &ApiResource) -> bool {
+        self.remove_member(&dynamic_key(kind, true)).await
     }
 
     /// The informer of a kind that is known at run time, over untyped objects.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] names an option that cannot work.
+    /// As those of [`Factory::informer`].
     pub fn dynamic(&self, kind: &ApiResource) -> Result<Informer<DynamicObject>, Error> {
-        self.get_or_make(dynamic_key(kind), kind, |_| {})
+        self.dynamic_with(kind, |_| {})
+    }
+
+    /// As [`Factory::dynamic`]; the call that makes the informer may change its options, later ones
+    /// not.
+    ///
+    /// # Errors
+    /// As those of [`Factory::informer`].
+    pub fn dynamic_with(
+        &self,
+        kind: &ApiResource,
+        tweak: impl FnOnce(&mut InformerOptions<DynamicObject>),
+    ) -> Result<Informer<DynamicObject>, Error> {
+        self.get_or_make(dynamic_key(kind, false), kind, tweak)
+    }
+
+    /// The informer of the metadata alone of a kind that is known at run time.
+    ///
+    /// # Errors
+    /// As those of [`Factory::informer`].
+    pub fn dynamic_metadata(
+        &self,
+        kind: &ApiResource,
+    ) -> Result<Informer<MetadataOnly<DynamicObject>>, Error> {
+        self.dynamic_metadata_with(kind, |_| {})
+    }
+
+    /// As [`Factory::dynamic_metadata`]; the call that makes the informer may change its options,
+    /// later ones not.
+    ///
+    /// # Errors
+    /// As those of [`Factory::informer`].
+    pub fn dynamic_metadata_with(
+        &self,
+        kind: &ApiResource,
+        tweak: impl FnOnce(&mut InformerOptions<MetadataOnly<DynamicObject>>),
+    ) -> Result<Informer<MetadataOnly<DynamicObject>>, Error> {
+        self.get_or_make(dynamic_key(kind, true), kind, tweak)
     }
 
     async fn started<K>(&self, key: Key, kind: &K::DynamicType) -> Result<Lister<K>, Error>
@@ -316,11 +398,17 @@ impl Factory {
             });
         }
         let informer: Informer<K> = self.get_or_make(key.clone(), kind, |_| {})?;
-        self.start()?;
-        let ended = match self.state.lock().members.get(&key) {
-            Some(member) => Arc::clone(&member.ended),
-            // Another call removed it in between.
-            None => return Err(stopped(informer.name())),
+        let ended = {
+            let mut state = self.state.lock();
+            if state.shut_down {
+                return Err(stopped("a factory"));
+            }
+            let failures = Arc::clone(&state.failures);
+            // Another call may have removed it in between.
+            let member = state.members.get_mut(&key);
+            let member = member.ok_or_else(|| stopped(informer.name()))?;
+            self.start_member(member, failures);
+            Arc::clone(&member.ended)
         };
         tokio::select! {
             biased;
@@ -336,6 +424,9 @@ impl Factory {
         };
         member.stop.cancel();
         let (started, ended) = (member.started, Arc::clone(&member.ended));
+        if !started {
+            (member.give_up)();
+        }
         drop(member);
         if started {
             ended.wait().await;
@@ -358,17 +449,12 @@ impl Factory {
         {
             return Ok(informer.clone());
         }
-        let form = match &key {
-            Key::Dynamic(..) => "-dynamic",
-            Key::Typed(_) if K::metadata_api() => "-metadata",
-            Key::Typed(_) => "",
-        };
-        let mut options = self.options.informer(form);
+        let mut options = self.options.informer(&form::<K>(&key, kind))?;
         let of_all = options.transform.take();
         tweak(&mut options);
         options.transform = both(of_all, options.transform);
         let informer = Informer::for_kind(self.client.clone(), kind, options)?;
-        let run = informer.clone();
+        let (run, unstarted) = (informer.clone(), informer.clone());
         let member = Member {
             informer: Box::new(informer.clone()),
             synced: Arc::new(informer.clone()),
@@ -376,6 +462,7 @@ impl Factory {
                 let informer = run.clone();
                 Box::pin(async move { informer.run(stop).await })
             }),
+            give_up: Box::new(move || unstarted.give_up()),
             stop: self.stop.child_token(),
             started: false,
             ended: Arc::new(Gate::new()),
@@ -397,44 +484,61 @@ impl Factory {
             return Err(stopped("a factory"));
         }
         let failures = Arc::clone(&state.failures);
-        for member in state.members.values_mut().filter(|member| !member.started) {
-            member.started = true;
-            let run = (member.run)(member.stop.clone());
-            let (failures, name) = (Arc::clone(&failures), member.synced.name());
-            let over = Arc::clone(&member.ended);
-            self.tasks.spawn(async move {
-                let ended = AssertUnwindSafe(run).catch_unwind().await;
-                let outcome = ended.unwrap_or_else(|panic| {
-                    let message = panic_text(&*panic).to_owned();
-                    Err(Error::Panicked {
-                        informer: name,
-                        message,
-                    })
-                });
-                if let Err(error) = outcome {
-                    tracing::error!(%error, "an informer ended");
-                    failures.lock().push(error);
-                }
-                over.open();
-            });
+        for member in state.members.values_mut() {
+            self.start_member(member, Arc::clone(&failures));
         }
         Ok(())
     }
 
-    /// Waits until all started informers have synced, or `stop`; tells for each by its name
-    /// whether it has. Informers that share a name, such as one of whole objects and one of their
+    /// Starts an informer, unless it has started.
+    fn start_member(&self, member: &mut Member, failures: Arc<Mutex<Vec<Error>>>) {
+        if std::mem::replace(&mut member.started, true) {
+            return;
+        }
+        let run = (member.run)(member.stop.clone());
+        let name = member.synced.name();
+        let over = Arc::clone(&member.ended);
+        self.tasks.spawn(async move {
+            let ended = AssertUnwindSafe(run).catch_unwind().await;
+            let outcome = ended.unwrap_or_else(|panic| {
+                let message = panic_text(&*panic).to_owned();
+                Err(Error::Panicked {
+                    informer: name,
+                    message,
+                })
+            });
+            if let Err(error) = outcome {
+                tracing::error!(%error, "an informer ended");
+                failures.lock().push(error);
+            }
+            over.open();
+        });
+    }
+
+    /// Waits until all started informers have synced or ended, or `stop`; tells for each by its
+    /// name whether it has synced. Informers that share a name, such as one of whole objects and one of their
     /// metadata, have if all of them have. Cancel-safe.
     pub async fn wait_for_cache_sync(&self, stop: &CancellationToken) -> BTreeMap<String, bool> {
         let started: Vec<_> = {
             let state = self.state.lock();
             let started = state.members.values().filter(|member| member.started);
-            started.map(|member| Arc::clone(&member.synced)).collect()
+            let parts = started.map(|member| (&member.synced, &member.ended));
+            let parts = parts.map(|(synced, ended)| (Arc::clone(synced), Arc::clone(ended)));
+            parts.collect()
         };
-        let all: Vec<_> = started.iter().map(AsRef::as_ref).collect();
-        // Those that are missing show as such below.
-        drop(wait_for_cache_sync(stop, &all).await);
+        let all = started.iter().map(|(synced, ended)| async {
+            tokio::select! {
+                () = synced.synced() => {}
+                () = ended.wait() => {}
+            }
+        });
+        tokio::select! {
+            biased;
+            _ = futures::future::join_all(all) => {}
+            () = stop.cancelled() => {}
+        }
         let mut by_name = BTreeMap::new();
-        for one in started {
+        for (one, _) in started {
             *by_name.entry(one.name()).or_insert(true) &= one.has_synced();
         }
         by_name
@@ -472,7 +576,7 @@ mod tests {
     fn i106_a_slow_resync_comes_every_ten_hours_at_different_times() {
         let options = FactoryOptions::default().with_slow_resync();
         let periods: Vec<_> = (0..100)
-            .map(|_| options.informer::<ConfigMap>("").resync.as_secs())
+            .map(|_| options.informer::<ConfigMap>("").unwrap().resync.as_secs())
             .collect();
         assert!(
             periods
@@ -484,7 +588,32 @@ mod tests {
                 .iter()
                 .any(|period| period.abs_diff(10 * 3600) > 600)
         );
-        let never = FactoryOptions::default().informer::<ConfigMap>("").resync;
-        assert_eq!(never, Duration::ZERO, "off unless asked for");
+        let never = FactoryOptions::default().informer::<ConfigMap>("").unwrap();
+        assert_eq!(never.resync, Duration::ZERO, "off unless asked for");
+    }
+
+    #[test]
+    fn i106_a_period_beyond_all_time_is_kept_and_a_jitter_that_is_no_part_is_refused() {
+        for (jitter, allowed) in [
+            (0.0, true),
+            (1.0, true),
+            (-0.1, false),
+            (1.1, false),
+            (f64::NAN, false),
+            (f64::INFINITY, false),
+        ] {
+            let options = FactoryOptions {
+                resync: Duration::MAX,
+                resync_jitter: jitter,
+                ..FactoryOptions::default()
+            };
+            match options.informer::<ConfigMap>("") {
+                Ok(options) => assert!(allowed && !options.resync.is_zero(), "{jitter}"),
+                Err(Error::InvalidOption { option, .. }) => {
+                    assert_eq!((option, allowed), ("resync_jitter", false), "{jitter}");
+                }
+                Err(error) => panic!("{jitter}: {error}"),
+            }
+        }
     }
 }

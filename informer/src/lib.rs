@@ -6,6 +6,7 @@ mod event;
 mod factory;
 mod key;
 mod lister;
+mod log_limit;
 mod meta;
 pub mod metrics;
 mod mutation;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use kube_core::{Resource, Selector, SelectorExt as _};
 
 use crate::query::{self, Page, Query};
-use crate::shared::Core;
+use crate::shared::Progress;
 use crate::store::index::NAMESPACE_INDEX;
-use crate::store::{Entry, Version};
+use crate::store::{Entry, Store, Version};
 use crate::{Error, ObjectKey};
 
 /// The object asked for is not in the cache.
@@ -26,15 +26,20 @@ pub struct NotFound {
 ///
 /// Every call reads the newest state, takes no lock that a writer holds, and gives shared
 /// references to the stored objects. Two calls may see two states; [`Lister::snapshot`] keeps one.
+/// It keeps the cache alive, and no handler: a handler may hold one of its own informer. An index
+/// function must not, or neither is ever freed.
 /// The order of results is unspecified unless a call says otherwise.
 pub struct Lister<K> {
-    core: Arc<Core<K>>,
+    // The store alone: a handler that holds a lister must not hold itself.
+    store: Arc<Store<K>>,
+    progress: Arc<Progress>,
 }
 
 impl<K> Clone for Lister<K> {
     fn clone(&self) -> Self {
         Self {
-            core: Arc::clone(&self.core),
+            store: Arc::clone(&self.store),
+            progress: Arc::clone(&self.progress),
         }
     }
 }
@@ -42,26 +47,26 @@ impl<K> Clone for Lister<K> {
 impl<K> fmt::Debug for Lister<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lister")
-            .field("of", &self.core.progress.name())
+            .field("of", &self.progress.name())
             .finish_non_exhaustive()
     }
 }
 
 impl<K: Resource + Send + Sync + 'static> Lister<K> {
-    pub(crate) fn new(core: Arc<Core<K>>) -> Self {
-        Self { core }
+    pub(crate) fn new(store: Arc<Store<K>>, progress: Arc<Progress>) -> Self {
+        Self { store, progress }
     }
 
     /// The state of this moment. It does not change while events go on; it keeps the objects of
     /// its time alive.
     pub fn snapshot(&self) -> Snapshot<K> {
-        Snapshot(self.core.store.version())
+        Snapshot(self.store.version())
     }
 
     /// The object of `key`.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        let store = &self.core.store;
-        store.look(|version| version.get(key).map(|entry| Arc::clone(&entry.object)))
+        self.store
+            .look(|version| version.get(key).map(|entry| Arc::clone(&entry.object)))
     }
 
     /// The object of `key`, or an error that names it.
@@ -70,7 +75,7 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
     /// [`NotFound`] if the cache has no such object.
     pub fn require(&self, key: &ObjectKey) -> Result<Arc<K>, NotFound> {
         self.get(key).ok_or_else(|| NotFound {
-            kind: self.core.progress.kind.clone(),
+            kind: self.progress.kind.clone(),
             key: key.clone(),
         })
     }
@@ -142,7 +147,7 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
     /// # Errors
     /// [`Error::UnknownIndex`].
     pub fn index_of(&self, index: &str, object: &K) -> Result<Vec<String>, Error> {
-        self.core.store.index_of(index, object)
+        self.store.version().index_of(index, object)
     }
 
     /// Version of the last event, bookmark or list that the cache shows; empty before the first.
@@ -154,10 +159,7 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
     ///
     /// Versions that cannot be compared must be equal. Cancel-safe.
     pub async fn wait_for_version(&self, resource_version: &str, timeout: Duration) -> bool {
-        self.core
-            .store
-            .wait_for_version(resource_version, timeout)
-            .await
+        self.store.wait_for_version(resource_version, timeout).await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use futures::FutureExt as _;
@@ -14,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::synced::Synced;
+use crate::shared::Progress;
+use crate::synced::{Gate, Synced};
 use crate::{
     Cause, Error, Event, Handler, HandlerOptions, Informer, InformerOptions, Lister, ObjectKey,
     Origin, Registration,
@@ -84,7 +86,7 @@ type Listers<K> = BTreeMap<Option<String>, Lister<K>>;
 struct Inner<K> {
     make: Make<K>,
     state: Mutex<State<K>>,
-    listers: ArcSwap<Listers<K>>,
+    listers: Arc<ArcSwap<Listers<K>>>,
     changed: Notify,
     /// The set has ended, in whatever way.
     closed: CancellationToken,
@@ -96,7 +98,6 @@ struct State<K> {
     members: BTreeMap<Option<String>, Member<K>>,
     handlers: Vec<Subscription<K>>,
     indexes: Vec<(String, IndexFunction<K>)>,
-    next_handler: u64,
     ran: bool,
     stopped: bool,
 }
@@ -105,6 +106,14 @@ struct Member<K> {
     informer: Informer<K>,
     registrations: BTreeMap<u64, Registration>,
     started: bool,
+    /// It is no longer among the members.
+    left: Arc<Gate>,
+}
+
+/// What shows how far a member has come, and does not keep it.
+struct Joining {
+    progress: Arc<Progress>,
+    left: Arc<Gate>,
 }
 
 struct Subscription<K> {
@@ -125,6 +134,9 @@ impl<K: 'static> Handler<K> for SharedHandler<K> {
         self.0.on_event_from(event, origin);
     }
 }
+
+/// Number of the next handler, of whatever set: those of another set shall not be mistaken for it.
+static NEXT_HANDLER: AtomicU64 = AtomicU64::new(0);
 
 /// A handler's place in a set of namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,11 +187,10 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
                     members: BTreeMap::new(),
                     handlers: Vec::new(),
                     indexes: Vec::new(),
-                    next_handler: 0,
                     ran: false,
                     stopped: false,
                 }),
-                listers: ArcSwap::default(),
+                listers: Arc::default(),
                 changed: Notify::new(),
                 closed: CancellationToken::new(),
             }),
@@ -246,6 +257,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
             informer,
             registrations,
             started: false,
+            left: Arc::new(Gate::new()),
         };
         state.members.insert(key, member);
         self.show(state);
@@ -260,39 +272,47 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
 
     /// Removes a namespace and waits until every handler was told of the end of its objects, or
     /// the set has ended. Returns whether it was there. Cancel-safe: the removal goes on.
+    ///
+    /// An entry for all others goes on to leave out the name, so nobody follows the namespace then.
     pub async fn remove(&self, namespace: &str) -> bool {
-        match self.leave(namespace) {
-            Some(Some(informer)) => {
-                tokio::select! {
-                    () = informer.stopped() => {}
-                    () = self.inner.closed.cancelled() => {}
-                }
-                true
-            }
-            Some(None) => true,
-            None => false,
+        let Some(left) = self.leave(namespace) else {
+            return false;
+        };
+        tokio::select! {
+            () = left.wait() => {}
+            () = self.inner.closed.cancelled() => {}
         }
+        true
     }
 
-    /// Begins to remove a namespace: `None` if it is not there, else its informer if that runs.
-    fn leave(&self, namespace: &str) -> Option<Option<Informer<K>>> {
+    /// Begins to remove a namespace: `None` if it is not there, else what opens at its end.
+    fn leave(&self, namespace: &str) -> Option<Arc<Gate>> {
         let key = Some(namespace.to_owned());
         let mut state = self.inner.state.lock();
         state.wanted.remove(&key)?;
         let member = state.members.get(&key)?;
+        let left = Arc::clone(&member.left);
         if member.started {
-            let informer = member.informer.clone();
-            informer.unfollow();
-            return Some(Some(informer));
+            member.informer.unfollow();
+        } else if let Some(member) = self.take_out(&mut state, &key) {
+            drop(state);
+            member.informer.give_up();
         }
-        state.members.remove(&key);
-        self.show(&state);
-        Some(None)
+        Some(left)
+    }
+
+    /// Takes a member out, whose end waiters are told of.
+    fn take_out(&self, state: &mut State<K>, key: &Option<String>) -> Option<Member<K>> {
+        let member = state.members.remove(key)?;
+        self.show(state);
+        member.left.open();
+        Some(member)
     }
 
     /// Lets labels choose the namespaces: those of `namespaces` that match `labels` are added,
-    /// those that cease to match or are deleted are removed. The choice ends, and the namespaces
-    /// stay, when the registration is shut down.
+    /// and removed when they cease to match or are deleted. One that was there already is not this
+    /// choice's, and stays whatever its labels become. The choice ends, and the namespaces stay,
+    /// when the registration is shut down.
     ///
     /// `namespaces` may be an informer of whole `Namespace`s or of their metadata.
     ///
@@ -307,6 +327,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
         N: Resource + Send + Sync + 'static,
     {
         let set = self.clone();
+        let chosen = Mutex::new(BTreeSet::new());
         namespaces.add_handler("namespaces by label", move |event: &Event<N>| {
             let meta = event.object().meta();
             let Some(name) = meta.name.as_deref() else {
@@ -314,11 +335,18 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
             };
             let none = BTreeMap::new();
             let present = !matches!(event, Event::Deleted { .. });
+            let mut chosen = chosen.lock();
             if present && labels.matches(meta.labels.as_ref().unwrap_or(&none)) {
-                if let Err(error) = set.add(name) {
-                    tracing::error!(namespace = name, %error, "namespace not followed");
+                match set.add(name) {
+                    Ok(true) => {
+                        chosen.insert(name.to_owned());
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::error!(namespace = name, %error, "namespace not followed");
+                    }
                 }
-            } else {
+            } else if chosen.remove(name) {
                 set.leave(name);
             }
         })
@@ -344,8 +372,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
         if state.stopped {
             return Err(stopped());
         }
-        let id = state.next_handler;
-        state.next_handler += 1;
+        let id = NEXT_HANDLER.fetch_add(1, Ordering::Relaxed);
         let subscription = Subscription {
             id,
             name: name.into(),
@@ -367,7 +394,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     }
 
     /// Removes a handler and waits until no call of it runs and none can begin. Returns whether
-    /// it was there.
+    /// it was there; one of another set stays in place.
     ///
     /// # Errors
     /// [`Error::OwnCallback`] inside the handler itself, which is removed nevertheless.
@@ -420,7 +447,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     /// Read access to all caches.
     pub fn lister(&self) -> NamespaceLister<K> {
         NamespaceLister {
-            inner: Arc::clone(&self.inner),
+            listers: Arc::clone(&self.inner.listers),
         }
     }
 
@@ -479,21 +506,26 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     /// An informer has left; one that is wanted again takes its place.
     fn ended(&self, key: Option<String>) -> Result<(), Error> {
         let mut state = self.inner.state.lock();
-        state.members.remove(&key);
-        self.show(&state);
-        match state.wanted.get(&key).cloned() {
+        let member = self.take_out(&mut state, &key);
+        let joined = match state.wanted.get(&key).cloned() {
             Some(part) => self.join(&mut state, key, &part),
             None => Ok(()),
-        }
+        };
+        drop(state);
+        drop(member);
+        joined
     }
 
-    /// What has not synced yet.
-    fn unsynced(&self) -> Option<Informer<K>> {
+    /// A member that has not synced yet.
+    fn unsynced(&self) -> Option<Joining> {
         let state = self.inner.state.lock();
         let mut members = state.members.values();
         members
             .find(|member| !member.informer.has_synced())
-            .map(|member| member.informer.clone())
+            .map(|member| Joining {
+                progress: member.informer.progress(),
+                left: Arc::clone(&member.left),
+            })
     }
 }
 
@@ -519,7 +551,12 @@ struct StopOnDrop<'a, K>(&'a Namespaces<K>);
 
 impl<K> Drop for StopOnDrop<'_, K> {
     fn drop(&mut self) {
-        self.0.inner.state.lock().stopped = true;
+        let mut state = self.0.inner.state.lock();
+        state.stopped = true;
+        // They may hold this set.
+        let told = std::mem::take(&mut state.handlers);
+        drop(state);
+        drop(told);
         self.0.inner.closed.cancel();
     }
 }
@@ -534,7 +571,7 @@ impl<K: Resource + Send + Sync + 'static> Subscription<K> {
 impl<K: Resource + Send + Sync + 'static> Synced for Namespaces<K> {
     fn name(&self) -> String {
         match self.unsynced() {
-            Some(informer) => informer.name().to_owned(),
+            Some(member) => member.progress.name().to_owned(),
             None => "a set of namespaces".to_owned(),
         }
     }
@@ -543,14 +580,16 @@ impl<K: Resource + Send + Sync + 'static> Synced for Namespaces<K> {
         self.unsynced().is_none()
     }
 
-    /// Of the namespaces that are there at the time.
+    /// Of the namespaces that are there at the time. Never after the end of the set, if one had not
+    /// synced then.
     fn synced(&self) -> BoxFuture<'_, ()> {
         async {
-            while let Some(informer) = self.unsynced() {
+            while let Some(member) = self.unsynced() {
                 tokio::select! {
-                    () = informer.synced() => {}
+                    () = member.progress.synced.wait() => {}
                     // One that left is not waited for.
-                    () = informer.stopped() => tokio::task::yield_now().await,
+                    () = member.left.wait() => {}
+                    () = self.inner.closed.cancelled() => std::future::pending().await,
                 }
             }
         }
@@ -558,20 +597,21 @@ impl<K: Resource + Send + Sync + 'static> Synced for Namespaces<K> {
     }
 
     fn blocked_by(&self) -> Option<(Cause, String)> {
-        self.unsynced()?.blocked_by()
+        self.unsynced()?.progress.last_error()
     }
 }
 
 /// Reads over the caches of a set of namespaces. Each cache is read in its newest state; two of
 /// them may stand at different versions.
 pub struct NamespaceLister<K> {
-    inner: Arc<Inner<K>>,
+    // The readers alone: a handler that holds this must not hold itself.
+    listers: Arc<ArcSwap<Listers<K>>>,
 }
 
 impl<K> Clone for NamespaceLister<K> {
     fn clone(&self) -> Self {
         Self {
-            inner: Arc::clone(&self.inner),
+            listers: Arc::clone(&self.listers),
         }
     }
 }
@@ -579,7 +619,7 @@ impl<K> Clone for NamespaceLister<K> {
 impl<K> fmt::Debug for NamespaceLister<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NamespaceLister")
-            .field("parts", &self.inner.listers.load().keys())
+            .field("parts", &self.listers.load().keys())
             .finish()
     }
 }
@@ -587,7 +627,7 @@ impl<K> fmt::Debug for NamespaceLister<K> {
 impl<K: Resource + Send + Sync + 'static> NamespaceLister<K> {
     /// The cache that a namespace's objects are in.
     fn of(&self, namespace: Option<&str>) -> Option<Lister<K>> {
-        let listers = self.inner.listers.load();
+        let listers = self.listers.load();
         let named = listers.get(&namespace.map(str::to_owned));
         named.or_else(|| listers.get(&None)).cloned()
     }
@@ -605,13 +645,13 @@ impl<K: Resource + Send + Sync + 'static> NamespaceLister<K> {
 
     /// All objects.
     pub fn list(&self) -> Vec<Arc<K>> {
-        let listers = self.inner.listers.load_full();
+        let listers = self.listers.load_full();
         listers.values().flat_map(Lister::list).collect()
     }
 
     /// The objects whose labels match.
     pub fn select(&self, labels: &Selector) -> Vec<Arc<K>> {
-        let listers = self.inner.listers.load_full();
+        let listers = self.listers.load_full();
         let selected = listers.values().map(|lister| lister.select(None, labels));
         selected.flatten().collect()
     }
@@ -621,7 +661,7 @@ impl<K: Resource + Send + Sync + 'static> NamespaceLister<K> {
     /// # Errors
     /// [`Error::UnknownIndex`].
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Arc<K>>, Error> {
-        let listers = self.inner.listers.load_full();
+        let listers = self.listers.load_full();
         let mut found = Vec::new();
         for lister in listers.values() {
             found.extend(lister.by_index(index, value)?);

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use kube_client::Config;
-use kube_client::config::{KubeConfigOptions, Kubeconfig};
+use kube_client::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use super::Error;
+use super::credentials::without_secrets;
 
 /// Names an in-cluster API server; set in every pod.
 const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
@@ -28,6 +29,9 @@ pub struct ConfigSource {
 ///
 /// # Errors
 /// A file that cannot be read or names no usable cluster, with its path.
+///
+/// Of the configuration's own `connect_timeout`, `read_timeout` and `write_timeout` none counts:
+/// [`ClientOptions`](super::ClientOptions) gives every call its time.
 pub async fn load_config(source: &ConfigSource) -> Result<Config, Error> {
     let options = KubeConfigOptions {
         context: source.context.clone(),
@@ -35,10 +39,7 @@ pub async fn load_config(source: &ConfigSource) -> Result<Config, Error> {
     };
     if let Some(path) = &source.kubeconfig {
         let place = path.display().to_string();
-        let refused = |source| Error::Kubeconfig {
-            place: place.clone(),
-            source: Box::new(source),
-        };
+        let refused = |error| unusable(place.clone(), error);
         let kubeconfig = Kubeconfig::read_from(path).map_err(refused)?;
         return Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
@@ -49,10 +50,12 @@ pub async fn load_config(source: &ConfigSource) -> Result<Config, Error> {
     }
     Config::from_kubeconfig(&options)
         .await
-        .map_err(|error| Error::Kubeconfig {
-            place: "of KUBECONFIG or ~/.kube/config".to_owned(),
-            source: Box::new(error),
-        })
+        .map_err(|error| unusable("of KUBECONFIG or ~/.kube/config".to_owned(), error))
+}
+
+fn unusable(place: String, error: KubeconfigError) -> Error {
+    let source = without_secrets(error.into(), None);
+    Error::Kubeconfig { place, source }
 }
 
 #[cfg(test)]

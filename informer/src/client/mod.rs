@@ -6,12 +6,14 @@
 //! [`ClientOptions::http2`] all calls share one.
 
 mod config;
+mod credentials;
 mod intent;
 mod limiter;
 mod retry;
 mod transport;
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -25,9 +27,12 @@ use kube_client::client::{Body, ConfigExt as _};
 use tower::{BoxError, ServiceBuilder};
 
 pub use self::config::{ConfigSource, load_config};
+pub use self::credentials::CredentialsError;
+pub(crate) use self::retry::{MAX_ASKED, MAX_RETRIES};
 pub use self::transport::CallOptions;
-pub(crate) use self::transport::failure;
+pub(crate) use self::transport::{failure, retry_after};
 
+use self::credentials::without_secrets;
 use self::limiter::Limiter;
 use self::transport::{Calls, Timeouts};
 
@@ -40,16 +45,17 @@ pub enum Error {
     Kubeconfig {
         /// The file or the place that was looked at.
         place: String,
-        /// What is wrong with it.
+        /// What is wrong with it. Nothing of what stands in it, which may be a secret.
         #[source]
-        source: Box<kube_client::config::KubeconfigError>,
+        source: BoxError,
     },
     /// The pod's service account cannot be used.
     #[error("in-cluster configuration cannot be used")]
     InCluster(#[source] Box<kube_client::config::InClusterError>),
-    /// Credentials or certificates of the configuration cannot be used.
+    /// Credentials or certificates of the configuration cannot be used; a [`CredentialsError`] where
+    /// there are no credentials to be had.
     #[error("credentials or certificates cannot be used")]
-    Credentials(#[source] Box<kube_client::Error>),
+    Credentials(#[source] BoxError),
     /// The configuration asks for something that this stack does not do.
     #[error("{0}")]
     Unsupported(String),
@@ -129,7 +135,7 @@ fn with_http2(
 ) -> Result<HttpsConnector<HttpConnector>, Error> {
     let tls = config
         .rustls_client_config()
-        .map_err(|error| Error::Credentials(Box::new(error)))?;
+        .map_err(|error| Error::Credentials(error.into()))?;
     let mut builder = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http();
@@ -170,7 +176,11 @@ pub fn connect(mut config: kube_client::Config, options: ClientOptions) -> Resul
     tcp.set_keepalive_interval(Some(options.keepalive / 3));
     tcp.set_keepalive_retries(Some(3));
 
-    let credentials = |error| Error::Credentials(Box::new(error));
+    let exec = config.auth_info.exec.as_ref();
+    let plugin = exec.and_then(|exec| exec.command.as_deref()).map(Arc::from);
+    let credentials = |error: kube_client::Error| {
+        Error::Credentials(without_secrets(error.into(), plugin.as_deref()))
+    };
     let http2 = options.http2 && config.cluster_url.scheme_str() != Some("http");
     let tls = if http2 {
         with_http2(&config, tcp)?
@@ -201,6 +211,6 @@ pub fn connect(mut config: kube_client::Config, options: ClientOptions) -> Resul
         watch_open: options.watch_open_timeout,
     };
     let limiter = options.rate_limit.map(Limiter::new);
-    let calls = Calls::new(authorized, timeouts, limiter, options.retry);
+    let calls = Calls::new(authorized, timeouts, limiter, options.retry).with_plugin(plugin);
     Ok(Client::new(calls, config.default_namespace))
 }

@@ -7,13 +7,13 @@ use http::StatusCode;
 use super::intent::Intent;
 
 /// Most repetitions of one call.
-const MAX_RETRIES: u32 = 10;
+pub(crate) const MAX_RETRIES: u32 = 10;
 /// First wait where the server names none.
 const BASE: Duration = Duration::from_millis(100);
 /// Longest wait where the server names none.
 const MAX: Duration = Duration::from_secs(5);
 /// Longest wait that a server may ask for.
-const MAX_ASKED: Duration = Duration::from_secs(60);
+pub(crate) const MAX_ASKED: Duration = Duration::from_secs(60);
 
 /// A call that was answered by a failure.
 #[derive(Clone, Copy, Debug)]

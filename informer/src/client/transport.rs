@@ -2,19 +2,21 @@
 
 use std::error::Error as StdError;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::RETRY_AFTER;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use kube_client::client::Body;
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Service, ServiceExt as _};
 use tracing::Instrument as _;
 
+use super::credentials::{CredentialsError, without_secrets};
 use super::intent::Intent;
 use super::limiter::Limiter;
 use super::retry::{Failed, names_version};
@@ -55,6 +57,8 @@ pub(super) struct Calls<S> {
     timeouts: Timeouts,
     limiter: Option<Limiter>,
     retry: bool,
+    /// Command that gives credentials, where there is one.
+    plugin: Option<Arc<str>>,
 }
 
 impl<S> Calls<S> {
@@ -64,7 +68,13 @@ impl<S> Calls<S> {
             timeouts,
             limiter,
             retry,
+            plugin: None,
         }
+    }
+
+    /// The same service, which names the command that its credentials come from when that fails.
+    pub(super) fn with_plugin(self, plugin: Option<Arc<str>>) -> Self {
+        Self { plugin, ..self }
     }
 }
 
@@ -108,6 +118,7 @@ where
             limiter: self.limiter.clone(),
             intent,
             retry,
+            plugin: self.plugin.clone(),
         };
         Box::pin(call.run(request, timeout).instrument(span))
     }
@@ -118,6 +129,7 @@ struct Call<S> {
     limiter: Option<Limiter>,
     intent: Intent,
     retry: bool,
+    plugin: Option<Arc<str>>,
 }
 
 impl<S, B> Call<S>
@@ -159,15 +171,13 @@ where
             if let Some(limiter) = &self.limiter {
                 limiter.ready().await;
             }
-            let response = self.service.clone().oneshot(request).await?;
+            let response = self.service.clone().oneshot(request).await;
+            let response =
+                response.map_err(|error| without_secrets(error, self.plugin.as_deref()))?;
             let failed = Failed {
                 intent: self.intent,
                 status: response.status(),
-                retry_after: response
-                    .headers()
-                    .get(RETRY_AFTER)
-                    .and_then(|value| value.to_str().ok()?.trim().parse().ok())
-                    .map(Duration::from_secs),
+                retry_after: retry_after(response.headers()),
                 retries,
                 remaining: deadline.saturating_duration_since(Instant::now()),
             };
@@ -185,6 +195,12 @@ where
             next = Some(copy);
         }
     }
+}
+
+/// How long an answer asks to wait, in whole seconds; a date is not understood.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse();
+    seconds.ok().map(Duration::from_secs)
 }
 
 fn copy(request: &Request<Body>) -> Option<Request<Body>> {
@@ -258,6 +274,9 @@ pub(crate) fn failure(error: kube_client::Error) -> source::Error {
                 after: passed.after,
             };
         }
+        if let Some(credentials) = link.downcast_ref::<CredentialsError>() {
+            return source::Error::Credentials(credentials.clone());
+        }
         if let Some(io) = link.downcast_ref::<std::io::Error>()
             && io.kind() == std::io::ErrorKind::ConnectionRefused
         {
@@ -270,8 +289,6 @@ pub(crate) fn failure(error: kube_client::Error) -> source::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use http::StatusCode;
     use http_body_util::{BodyExt as _, Full};
     use parking_lot::Mutex;

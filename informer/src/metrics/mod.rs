@@ -3,7 +3,8 @@
 //! An informer with a [`name`](crate::InformerOptions::name) registers in a [`Registry`];
 //! [`Registry::render`] gives all of them as text, [`Registry::snapshots`] as values. Names are
 //! client-go's where it has one. No task keeps anything fresh, and the series of an informer vanish
-//! with its last handle. All series have the labels `name` and `resource`.
+//! when its run has ended, or with its last handle. All series have the labels `name` and
+//! `resource`, and `version` where the informer knows that of its kind.
 //!
 //! | metric | type | meaning |
 //! |---|---|---|
@@ -23,6 +24,7 @@
 //! | `informer_store_resource_version` | gauge | version of the cache, its last 15 digits |
 //! | `informer_queued_items` | gauge | events that wait for a `handler` |
 //! | `informer_processing_latency_seconds` | histogram | calls of a `handler` |
+//! | `informer_index_failures_total` | counter | times that an index left an object out |
 //! | `informer_handler_panics_total` | counter | panics of handlers |
 
 mod meter;
@@ -34,7 +36,7 @@ use std::time::Duration;
 
 pub(crate) use self::meter::{Latency, Meters};
 pub use self::registry::Registry;
-pub(crate) use self::registry::{Registration, Source};
+pub(crate) use self::registry::{Identity, Registration, Source};
 use crate::{Cause, Stats};
 
 /// Upper bounds of the buckets of a [`Histogram`]: 10 ns·10ᵏ, in nanoseconds.
@@ -88,6 +90,8 @@ pub struct InformerSnapshot {
     pub name: String,
     /// Label `resource`: the kind, with its group where it has one.
     pub resource: String,
+    /// Label `version`: that of the kind; empty where the informer was not told it.
+    pub version: String,
     /// Counters.
     pub stats: Stats,
     /// From the request of a list to its state in the cache, in nanoseconds.

@@ -11,11 +11,17 @@ use crate::Error;
 
 /// Something that metrics can be read from.
 pub(crate) trait Source: Send + Sync {
-    fn snapshot(&self, name: &str) -> InformerSnapshot;
+    fn snapshot(&self, of: Identity) -> InformerSnapshot;
 }
 
-/// Name and resource.
-type Identity = (String, String);
+/// What tells the series of one informer from those of another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) resource: String,
+    /// Version of the resource's form; empty where that is not known.
+    pub(crate) version: String,
+}
 
 /// A set of named informers whose metrics are read together.
 ///
@@ -50,11 +56,11 @@ impl Registry {
             .informers
             .lock()
             .iter()
-            .filter_map(|((name, _), informer)| Some((name.clone(), informer.upgrade()?)))
+            .filter_map(|(identity, informer)| Some((identity.clone(), informer.upgrade()?)))
             .collect();
         informers
-            .iter()
-            .map(|(name, informer)| informer.snapshot(name))
+            .into_iter()
+            .map(|(identity, informer)| informer.snapshot(identity))
             .collect()
     }
 
@@ -67,17 +73,22 @@ impl Registry {
         &self,
         name: &str,
         resource: &str,
+        version: &str,
         informer: Weak<dyn Source>,
     ) -> Result<Registration, Error> {
-        let identity = (name.to_owned(), resource.to_owned());
+        let identity = Identity {
+            name: name.to_owned(),
+            resource: resource.to_owned(),
+            version: version.to_owned(),
+        };
         let mut informers = self.informers.lock();
         if informers
             .get(&identity)
             .is_some_and(|informer| informer.strong_count() > 0)
         {
             return Err(Error::NameTaken {
-                name: identity.0,
-                resource: identity.1,
+                name: identity.name,
+                resource: identity.resource,
             });
         }
         informers.insert(identity.clone(), Weak::clone(&informer));
@@ -95,7 +106,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// An informer's place in a registry; dropped with the informer.
+/// An informer's place in a registry.
+#[derive(Debug)]
 pub(crate) struct Registration {
     registry: Registry,
     identity: Identity,

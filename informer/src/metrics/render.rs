@@ -34,7 +34,7 @@ impl<'a> Sample<'a> {
 type Samples = fn(&InformerSnapshot, &mut dyn FnMut(Sample<'_>));
 
 /// Name, type, help and samples of each metric.
-const METRICS: [(&str, &str, &str, Samples); 17] = [
+const METRICS: [(&str, &str, &str, Samples); 18] = [
     (
         "reflector_lists_total",
         "counter",
@@ -140,6 +140,12 @@ const METRICS: [(&str, &str, &str, Samples); 17] = [
         latencies,
     ),
     (
+        "informer_index_failures_total",
+        "counter",
+        "Times that an index left an object out",
+        |i, put| put(Sample::plain(i.stats.index_failures as f64)),
+    ),
+    (
         "informer_handler_panics_total",
         "counter",
         "Panics of handlers",
@@ -228,8 +234,14 @@ fn line(out: &mut String, metric: &str, informer: &InformerSnapshot, sample: &Sa
         ("name", informer.name.as_str()),
         ("resource", informer.resource.as_str()),
     ];
+    let version = Some(("version", informer.version.as_str()));
+    let version = version.filter(|(_, version)| !version.is_empty());
     let bucket = sample.bucket.map(|bound| ("le", bound));
-    let labels = own.into_iter().chain(sample.label).chain(bucket);
+    let labels = own
+        .into_iter()
+        .chain(version)
+        .chain(sample.label)
+        .chain(bucket);
     for (at, (label, value)) in labels.enumerate() {
         let comma = if at == 0 { "" } else { "," };
         put(out, format_args!("{comma}{label}=\"{}\"", escaped(value)));
@@ -287,7 +299,7 @@ mod tests {
             handlers: [("h".to_owned(), handler)].into(),
             ..InformerSnapshot::default()
         };
-        let text = render(&[informer]);
+        let text = render(std::slice::from_ref(&informer));
         for line in [
             "# TYPE reflector_list_duration_seconds summary",
             r#"reflector_list_duration_seconds_sum{name="a\"b",resource="Pod"} 3"#,
@@ -303,6 +315,12 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("store_resource_version"), "no version yet");
+        let text = render(&[InformerSnapshot {
+            version: "v2".to_owned(),
+            ..informer
+        }]);
+        let line = r#"reflector_errors_total{name="a\"b",resource="Pod",version="v2"} 0"#;
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         assert_eq!(render(&[]), "");
     }
 }

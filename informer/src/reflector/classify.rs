@@ -15,6 +15,7 @@ pub(crate) fn cause(error: &Error) -> Cause {
     match error {
         Error::Status { status, .. } => status_cause(status),
         Error::Refused(_) => Cause::Refused,
+        Error::Credentials(_) => Cause::Unauthorized,
         Error::Transport(_) => Cause::Transport,
         Error::Deadline { .. } => Cause::Deadline,
         Error::Answer(_) | Error::Request(_) => Cause::Protocol,

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::pager::{Paged, Pager};
 use super::{OnMalformed, Reflector, ReflectorError};
 use crate::ObjectKey;
-use crate::error::panic_text;
 use crate::source::{ListRequest, Malformed};
 use crate::store::BuildUp;
 
@@ -86,7 +85,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             Err(malformed) => {
                 // It is there, only unreadable: its stored copy must not look deleted.
                 if let Some(key) = &malformed.key {
-                    built.keep(key);
+                    built.keep(key, malformed.uid.as_deref());
                     self.listed_unreadable.insert(key.clone());
                 }
                 self.skip(malformed)?;
@@ -115,16 +114,12 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         if let Some(transform) = &self.transform {
             match catch_unwind(AssertUnwindSafe(|| transform(&mut object))) {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    let problem = format!("the transform refuses it: {error}");
+                // What the error or the panic says may be a value of the object.
+                Ok(Err(_)) => {
+                    let problem = "the transform refuses it".to_owned();
                     return Ok(Err(malformed(&object, "", problem)));
                 }
-                Err(panic) => {
-                    return Err(ReflectorError::Panicked {
-                        what: "transform",
-                        message: panic_text(&*panic).to_owned(),
-                    });
-                }
+                Err(_) => return Err(ReflectorError::Panicked { what: "transform" }),
             }
         }
         if ObjectKey::try_of(&object).is_none() {

@@ -25,6 +25,7 @@ use self::classify::{Next, Step};
 use self::report::Reporter;
 use self::state::State;
 use self::stream::{Filled, StreamMemory};
+use crate::client::{MAX_ASKED, MAX_RETRIES};
 use crate::shared::Core;
 use crate::source::{self, ListVersion, ListWatch, Malformed};
 use crate::{BoxError, Cause, ObjectKey};
@@ -35,7 +36,8 @@ pub(crate) use self::unreadable::Unreadable;
 /// Changes an object before it is stored, such as by leaving out what nobody reads.
 ///
 /// Runs once for each object that arrives, on list and watch alike. An error counts as one of
-/// decoding.
+/// decoding. Its text, which may hold values of the object, stands nowhere: log it where it is made
+/// if that is safe.
 pub type Transform<K> = Arc<dyn Fn(&mut K) -> Result<(), BoxError> + Send + Sync>;
 
 /// Told of every failure of list and watch.
@@ -109,13 +111,12 @@ pub enum ReflectorError {
         /// The object.
         key: ObjectKey,
     },
-    /// A transform panicked.
-    #[error("panic in {what}: {message}")]
+    /// A transform panicked. What it said may be a value of the object, and goes to the process's
+    /// panic hook alone.
+    #[error("panic in {what}")]
     Panicked {
         /// The user code.
         what: &'static str,
-        /// What it said.
-        message: String,
     },
 }
 
@@ -140,11 +141,6 @@ impl ReflectorError {
         }
     }
 }
-
-/// Longest wait that a server may ask for.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Number of such waits in a row that are kept.
-const MAX_RETRY_AFTERS: u32 = 10;
 
 /// Ended for good: the server does not know the kind, and waiting was not wanted.
 #[derive(Debug)]
@@ -225,7 +221,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
 
     async fn pause(&mut self, error: &ReflectorError) {
         let wait = self.backoff.step(Instant::now(), self.dice.random());
-        let asked = error.retry_after().map(|asked| asked.min(MAX_RETRY_AFTER));
+        let asked = error.retry_after().map(|asked| asked.min(MAX_ASKED));
         self.asked_waits = if asked.is_some() {
             self.asked_waits + 1
         } else {
@@ -233,7 +229,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         };
         // The server's wait stands in for ours, it is not put on top.
         let wait = match asked {
-            Some(asked) if self.asked_waits <= MAX_RETRY_AFTERS => wait.max(asked),
+            Some(asked) if self.asked_waits <= MAX_RETRIES => wait.max(asked),
             _ => wait,
         };
         tracing::debug!(

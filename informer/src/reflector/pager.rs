@@ -23,7 +23,7 @@ pub(super) enum Paged<K> {
     /// Objects, in the order of the list.
     Items(Vec<Result<K, Box<Malformed>>>),
     /// The rest of the list is gone at the server: what came before is void, and the whole list
-    /// comes anew.
+    /// comes anew. At most once.
     StartOver(Error),
     /// The list is complete.
     End { end: ListEnd, pages: usize },
@@ -56,6 +56,8 @@ pub(super) struct Pager<K> {
     /// Complete pages in `waiting`.
     ahead: usize,
     pages: usize,
+    /// The whole list is asked for in place of one whose rest was gone.
+    started_over: bool,
 }
 
 impl<K: Send + 'static> Pager<K> {
@@ -73,6 +75,7 @@ impl<K: Send + 'static> Pager<K> {
             waiting: VecDeque::new(),
             ahead: 0,
             pages: 0,
+            started_over: false,
         };
         pager.ask(first);
         pager
@@ -182,7 +185,10 @@ impl<K: Send + 'static> Pager<K> {
             .is_some_and(|page| page.request.continue_token.is_some());
         self.waiting.clear();
         self.ahead = 0;
-        if !of_later_page || classify::cause(&error) != Cause::Expired {
+        let gone = of_later_page && classify::cause(&error) == Cause::Expired;
+        // A server that pages what was asked for whole, and forgets its tokens again, is met by a
+        // wait like any other failure.
+        if !gone || std::mem::replace(&mut self.started_over, true) {
             return Err(error);
         }
         self.pages = 0;

@@ -4,28 +4,18 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::{ErrorHandler, ReflectorError};
 use crate::Cause;
 use crate::error::chain;
+use crate::log_limit::{LOG_INTERVAL, LogLimit};
 use crate::shared::Progress;
-
-/// Failures of one class are logged once in this time.
-const LOG_INTERVAL: Duration = Duration::from_secs(300);
-
-#[derive(Debug, Default)]
-struct Logged {
-    at: Option<Instant>,
-    since: u64,
-}
 
 pub(super) struct Reporter {
     progress: Arc<Progress>,
     handler: Option<ErrorHandler>,
-    logged: HashMap<Cause, Logged>,
+    /// By class, and whether it is the ordinary course of things.
+    logged: HashMap<(Cause, bool), LogLimit>,
 }
 
 impl Reporter {
@@ -70,34 +60,32 @@ impl Reporter {
     }
 
     fn tell(&mut self, error: &ReflectorError) {
-        let cause = error.cause();
-        let logged = self.logged.entry(cause).or_default();
-        let now = Instant::now();
-        if logged
-            .at
-            .is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL)
-        {
+        let (cause, ordinary) = (error.cause(), is_ordinary(error));
+        let logged = self.logged.entry((cause, ordinary));
+        let logged = logged.or_insert_with(|| LogLimit::new(LOG_INTERVAL));
+        if let Some(since) = logged.admit() {
             let informer = self.progress.name();
-            let since = logged.since;
             let error = chain(error);
-            match cause {
-                // These are the ordinary course of a watch.
-                Cause::Expired | Cause::ShortWatch | Cause::Transport => {
-                    tracing::info!(informer, %cause, error, since, "list or watch failed");
-                }
-                _ => tracing::warn!(informer, %cause, error, since, "list or watch failed"),
+            if ordinary {
+                tracing::info!(informer, %cause, error, since, "list or watch failed");
+            } else {
+                tracing::warn!(informer, %cause, error, since, "list or watch failed");
             }
-            *logged = Logged {
-                at: Some(now),
-                since: 0,
-            };
-        } else {
-            logged.since += 1;
         }
         if let Some(handler) = &self.handler
             && catch_unwind(AssertUnwindSafe(|| handler(error))).is_err()
         {
             tracing::error!(informer = self.progress.name(), "error handler panicked");
         }
+    }
+}
+
+/// Whether a failure is the ordinary course of a watch: its version has grown too old, or its
+/// connection broke. One that could not be made is none.
+fn is_ordinary(error: &ReflectorError) -> bool {
+    match error.cause() {
+        Cause::Expired | Cause::ShortWatch => true,
+        Cause::Transport => matches!(error, ReflectorError::Watch(_)),
+        _ => false,
     }
 }

@@ -233,9 +233,12 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             WatchEvent::Bookmark {
                 resource_version, ..
             } => {
-                *resumable = true;
                 self.state.bookmarked();
-                return Ok(Some(resource_version).filter(|version| !version.is_empty()));
+                let version = Some(resource_version).filter(|version| !version.is_empty());
+                // One that names no version is no point to resume from, and the objects behind it
+                // may still be those that exist.
+                *resumable |= version.is_some();
+                return Ok(version);
             }
             WatchEvent::Malformed(malformed) => {
                 return self.take_malformed(malformed, deltas);
@@ -294,6 +297,9 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 return Err(ReflectorError::Malformed(malformed));
             };
             deltas.push(Delta::Vanished(key.clone()));
+        } else if let (Some(key), Some(uid)) = (&malformed.key, &malformed.uid) {
+            let (key, uid) = (key.clone(), uid.clone());
+            deltas.push(Delta::Unreadable { key, uid });
         }
         self.skip(malformed)
     }

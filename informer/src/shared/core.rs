@@ -1,6 +1,5 @@
 //! Store and handlers behind one lock, so that a handler that joins misses and repeats nothing.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,10 +11,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::crash::Crash;
 use super::keyed::{self, KeyedQueue};
 use super::progress::Progress;
 use super::queue::Buffer;
-use super::subscriber::{Callback, Delivery, HandlerOptions, Registration, Subscriber};
+use super::subscriber::{Callback, Delivery, HandlerOptions, Home, Registration, Subscriber};
 use crate::metrics::{self, HandlerSnapshot, InformerSnapshot};
 use crate::store::{BuildUp, Change, Delta, Store, Version};
 use crate::{Error, Event, ObjectKey, Origin};
@@ -25,12 +25,11 @@ const MIN_RESYNC: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Core<K> {
-    pub(crate) store: Store<K>,
+    pub(crate) store: Arc<Store<K>>,
     pub(crate) progress: Arc<Progress>,
     fanout: Mutex<Fanout<K>>,
     resync_changed: Notify,
-    crash: Mutex<Option<Box<dyn Any + Send>>>,
-    crashed: CancellationToken,
+    pub(super) crash: Arc<Crash>,
     /// The informer shall end as if all of its objects were gone.
     pub(crate) leaving: CancellationToken,
 }
@@ -66,7 +65,10 @@ enum Phase {
         tasks: TaskTracker,
         stop: CancellationToken,
     },
-    Stopped,
+    /// `ran` is false if it was given up before it started.
+    Stopped {
+        ran: bool,
+    },
 }
 
 /// What a running informer owns: its handlers' tasks and their stop.
@@ -79,7 +81,7 @@ pub(crate) struct Running {
 impl<K: Resource + Send + Sync + 'static> Core<K> {
     pub(crate) fn new(progress: Arc<Progress>) -> Self {
         Self {
-            store: Store::new(),
+            store: Arc::new(Store::new()),
             progress,
             fanout: Mutex::new(Fanout {
                 members: Vec::new(),
@@ -89,8 +91,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
                 check_period: None,
             }),
             resync_changed: Notify::new(),
-            crash: Mutex::new(None),
-            crashed: CancellationToken::new(),
+            crash: Arc::default(),
             leaving: CancellationToken::new(),
         }
     }
@@ -103,60 +104,72 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         options: HandlerOptions,
         default_resync: Duration,
     ) -> Result<Registration, Error> {
-        let mut fanout = self.fanout.lock();
-        if matches!(fanout.phase, Phase::Stopped) {
-            return Err(Error::Stopped {
-                informer: self.progress.name().to_owned(),
-            });
-        }
-        let mut replay: Vec<_> = self
-            .store
-            .version()
-            .iter()
-            .map(|entry| Arc::clone(&entry.object))
-            .collect();
-        let in_place = options.delivery == Delivery::InPlace && callback.is_plain();
-        let replay_in_place = if in_place {
-            std::mem::take(&mut replay)
-        } else {
-            Vec::new()
-        };
-        let period = options.resync.unwrap_or(default_resync);
-        let subscriber = Arc::new(Subscriber::new(
-            name,
-            Arc::clone(&self.progress),
-            callback,
-            options,
-            replay,
-        ));
-        for object in replay_in_place {
-            let is_in_initial_list = true;
-            let event = Event::Added {
-                object,
-                is_in_initial_list,
-            };
-            subscriber.tell(event, Origin::Initial);
-        }
-        if fanout.synced {
-            subscriber.tell_synced();
-        }
-        let resync = (!period.is_zero()).then(|| {
-            let period = period
-                .max(fanout.check_period.unwrap_or(MIN_RESYNC))
-                .max(MIN_RESYNC);
-            let running = matches!(fanout.phase, Phase::Running { .. });
-            Resync {
-                period,
-                due: Instant::now().checked_add(period).filter(|_| running),
+        self.with_fanout(|fanout| {
+            if matches!(fanout.phase, Phase::Stopped { .. }) {
+                return Err(self.stopped());
             }
-        });
-        if let Phase::Running { tasks, stop } = &fanout.phase {
-            self.spawn(&subscriber, tasks, stop);
+            let objects = self.store.version();
+            let objects = objects.iter().map(|entry| Arc::clone(&entry.object));
+            let in_place = options.delivery == Delivery::InPlace && callback.is_plain();
+            let (here, queued): (Vec<_>, Vec<_>) = match in_place {
+                true => (objects.collect(), Vec::new()),
+                false => (Vec::new(), objects.collect()),
+            };
+            let period = options.resync.unwrap_or(default_resync);
+            let subscriber = Arc::new(Subscriber::new(
+                name,
+                Arc::clone(&self.progress),
+                Arc::downgrade(self) as Weak<dyn Home>,
+                Arc::clone(&self.crash),
+                callback,
+                options,
+                queued,
+            ));
+            let initial = here.into_iter().map(|object| Event::Added {
+                object,
+                is_in_initial_list: true,
+            });
+            if in_place {
+                subscriber.tell_all(initial, Origin::Initial);
+            }
+            if fanout.synced {
+                subscriber.tell_synced();
+            }
+            let resync = (!period.is_zero()).then(|| {
+                let period = period
+                    .max(fanout.check_period.unwrap_or(MIN_RESYNC))
+                    .max(MIN_RESYNC);
+                let running = matches!(fanout.phase, Phase::Running { .. });
+                Resync {
+                    period,
+                    due: Instant::now().checked_add(period).filter(|_| running),
+                }
+            });
+            if let Phase::Running { tasks, stop } = &fanout.phase {
+                subscriber.spawn(tasks, stop);
+            }
+            let registration = Registration(Arc::clone(&subscriber.shared));
+            fanout.members.push(Member { subscriber, resync });
+            self.resync_changed.notify_one();
+            Ok(registration)
+        })
+    }
+
+    /// Changes what is handed out, or hands out. Handlers that were removed until then are dropped,
+    /// with what waits for them, and without the lock: code of users runs where they are dropped.
+    fn with_fanout<T>(&self, change: impl FnOnce(&mut Fanout<K>) -> T) -> T {
+        let mut fanout = self.fanout.lock();
+        let outcome = change(&mut fanout);
+        let gone = fanout.let_go();
+        drop(fanout);
+        drop(gone);
+        outcome
+    }
+
+    fn stopped(&self) -> Error {
+        Error::Stopped {
+            informer: self.progress.name().to_owned(),
         }
-        let registration = Registration(Arc::clone(&subscriber.shared));
-        fanout.members.push(Member { subscriber, resync });
-        self.resync_changed.notify_one();
-        Ok(registration)
     }
 
     /// Adds a queue that gathers changes by object.
@@ -166,10 +179,8 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         buffer: Buffer,
     ) -> Result<KeyedQueue<K>, Error> {
         let mut fanout = self.fanout.lock();
-        if matches!(fanout.phase, Phase::Stopped) {
-            return Err(Error::Stopped {
-                informer: self.progress.name().to_owned(),
-            });
+        if matches!(fanout.phase, Phase::Stopped { .. }) {
+            return Err(self.stopped());
         }
         let queue = KeyedQueue::new(name, self, buffer);
         queue.shared().replay(&self.store.version(), fanout.synced);
@@ -181,15 +192,6 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
     pub(super) fn resync_keyed(&self, queue: &keyed::Shared<K>) {
         let _unchanging = self.fanout.lock();
         queue.resync(&self.store.version());
-    }
-
-    /// Whether the registration was one of this informer's and is now removed.
-    pub(super) fn owns(&self, registration: &Registration) -> bool {
-        self.fanout
-            .lock()
-            .members
-            .iter()
-            .any(|member| Arc::ptr_eq(&member.subscriber.shared, &registration.0))
     }
 
     /// Waiting events by handler.
@@ -233,34 +235,21 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         handlers
     }
 
-    fn spawn(
-        self: &Arc<Self>,
-        subscriber: &Arc<Subscriber<K>>,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) {
-        if subscriber.is_in_place() {
-            return;
-        }
-        let core = Arc::clone(self);
-        let crash = move |panic| {
-            *core.crash.lock() = Some(panic);
-            core.crashed.cancel();
-        };
-        tasks.spawn(Arc::clone(subscriber).deliver(stop.clone(), crash));
-    }
-
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.fanout.lock().phase, Phase::Idle)
     }
 
     /// Starts the handlers' tasks. Only the first call succeeds.
-    pub(crate) fn start(self: &Arc<Self>) -> Result<Running, Error> {
+    pub(crate) fn start(&self) -> Result<Running, Error> {
         let mut fanout = self.fanout.lock();
-        if !matches!(fanout.phase, Phase::Idle) {
-            return Err(Error::AlreadyRan {
-                informer: self.progress.name().to_owned(),
-            });
+        match fanout.phase {
+            Phase::Idle => {}
+            Phase::Stopped { ran: false } => return Err(self.stopped()),
+            Phase::Running { .. } | Phase::Stopped { ran: true } => {
+                return Err(Error::AlreadyRan {
+                    informer: self.progress.name().to_owned(),
+                });
+            }
         }
         let running = Running {
             tasks: TaskTracker::new(),
@@ -268,7 +257,7 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         };
         let now = Instant::now();
         for member in &mut fanout.members {
-            self.spawn(&member.subscriber, &running.tasks, &running.stop);
+            member.subscriber.spawn(&running.tasks, &running.stop);
             if let Some(resync) = &mut member.resync {
                 resync.due = now.checked_add(resync.period);
             }
@@ -288,8 +277,9 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
     /// Ends deliveries; from here on nothing is added or handed out.
     pub(crate) fn stop(&self) {
         let mut fanout = self.fanout.lock();
-        if let Phase::Running { tasks, stop } = std::mem::replace(&mut fanout.phase, Phase::Stopped)
-        {
+        let ran = !matches!(fanout.phase, Phase::Idle | Phase::Stopped { ran: false });
+        let before = std::mem::replace(&mut fanout.phase, Phase::Stopped { ran });
+        if let Phase::Running { tasks, stop } = before {
             stop.cancel();
             tasks.close();
         }
@@ -298,19 +288,26 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         }
     }
 
+    /// Lets all handlers go, which are told nothing more: they may hold this informer.
+    pub(crate) fn disband(&self) {
+        let members = std::mem::take(&mut self.fanout.lock().members);
+        drop(members);
+    }
+
     /// Takes all objects out of the cache, tells so, and marks the end of what is told.
     pub(crate) fn clear(&self) {
-        let mut fanout = self.fanout.lock();
-        let version = self.store.version();
-        let mut batches = fanout.batches(&version, true);
-        let changes = self
-            .store
-            .replace(&self.store.build_up(), version.resource_version());
-        fanout.hand_out(changes, Origin::Unfollowed, &mut batches);
-        batches.into_iter().for_each(|batch| batch.commit(false));
-        for member in &fanout.members {
-            member.subscriber.tell_end();
-        }
+        self.with_fanout(|fanout| {
+            let version = self.store.version();
+            let mut batches = fanout.batches(&version, true);
+            let changes = self
+                .store
+                .replace(&self.store.build_up(), version.resource_version());
+            fanout.hand_out(changes, Origin::Unfollowed, &mut batches);
+            batches.into_iter().for_each(|batch| batch.commit(false));
+            for member in &fanout.members {
+                member.subscriber.tell_end();
+            }
+        });
     }
 
     /// Resolves when every handler was told all there is before [`Core::clear`] ended.
@@ -327,17 +324,6 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         }
     }
 
-    /// Resolves with the panic of a handler that may not survive one.
-    pub(crate) async fn crashed(&self) -> Box<dyn Any + Send> {
-        loop {
-            self.crashed.cancelled().await;
-            if let Some(panic) = self.crash.lock().take() {
-                return panic;
-            }
-            std::future::pending::<()>().await;
-        }
-    }
-
     /// Applies the steps of a watch to store and handlers. Never waits for a handler.
     ///
     /// Returns the key of an object that was announced as new at a version already passed.
@@ -347,36 +333,38 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
         resource_version: Option<&str>,
         strict_adds: bool,
     ) -> Option<ObjectKey> {
-        let mut fanout = self.fanout.lock();
-        let mut batches = match fanout.keyed.is_empty() {
-            true => Vec::new(),
-            false => fanout.batches(&self.store.version(), false),
-        };
-        let applied = self.store.apply(deltas, resource_version, strict_adds);
-        fanout.hand_out(applied.changes, Origin::Watch, &mut batches);
-        batches.into_iter().for_each(|batch| batch.commit(false));
-        applied.began_anew
+        self.with_fanout(|fanout| {
+            let mut batches = match fanout.keyed.is_empty() {
+                true => Vec::new(),
+                false => fanout.batches(&self.store.version(), false),
+            };
+            let applied = self.store.apply(deltas, resource_version, strict_adds);
+            fanout.hand_out(applied.changes, Origin::Watch, &mut batches);
+            batches.into_iter().for_each(|batch| batch.commit(false));
+            applied.began_anew
+        })
     }
 
     /// Makes a list the content of the store, and of every handler's view.
     pub(crate) fn replace(&self, built: &BuildUp<K>, resource_version: &str) {
-        let mut fanout = self.fanout.lock();
-        let mut batches = fanout.batches(&self.store.version(), true);
-        let changes = self.store.replace(built, resource_version);
-        let first = !std::mem::replace(&mut fanout.synced, true);
-        let origin = if first {
-            Origin::Initial
-        } else {
-            Origin::Relist
-        };
-        fanout.hand_out(changes, origin, &mut batches);
-        batches.into_iter().for_each(|batch| batch.commit(first));
-        if first {
-            for member in &fanout.members {
-                member.subscriber.tell_synced();
+        self.with_fanout(|fanout| {
+            let mut batches = fanout.batches(&self.store.version(), true);
+            let changes = self.store.replace(built, resource_version);
+            let first = !std::mem::replace(&mut fanout.synced, true);
+            let origin = if first {
+                Origin::Initial
+            } else {
+                Origin::Relist
+            };
+            fanout.hand_out(changes, origin, &mut batches);
+            batches.into_iter().for_each(|batch| batch.commit(first));
+            if first {
+                for member in &fanout.members {
+                    member.subscriber.tell_synced();
+                }
             }
-        }
-        self.progress.synced.open();
+            self.progress.synced.open();
+        });
     }
 
     /// Sends every object again to the handlers that are due, for as long as it is polled.
@@ -402,45 +390,50 @@ impl<K: Resource + Send + Sync + 'static> Core<K> {
     }
 
     fn resync_due(&self, now: Instant) {
-        let mut fanout = self.fanout.lock();
-        fanout.let_go();
-        let synced = fanout.synced;
-        let version = self.store.version();
-        for member in &mut fanout.members {
-            let Some(Resync {
-                period,
-                due: Some(due),
-            }) = &mut member.resync
-            else {
-                continue;
-            };
-            if *due > now {
-                continue;
-            }
-            while *due <= now {
-                *due += *period;
-            }
-            if !synced {
-                continue;
-            }
-            for entry in version.iter() {
-                let event = Event::Updated {
+        self.with_fanout(|fanout| {
+            let synced = fanout.synced;
+            let version = self.store.version();
+            for member in &mut fanout.members {
+                let Some(Resync {
+                    period,
+                    due: Some(due),
+                }) = &mut member.resync
+                else {
+                    continue;
+                };
+                if *due > now {
+                    continue;
+                }
+                while *due <= now {
+                    *due += *period;
+                }
+                if !synced {
+                    continue;
+                }
+                let events = version.iter().map(|entry| Event::Updated {
                     old: Arc::clone(&entry.object),
                     new: Arc::clone(&entry.object),
-                };
-                member.subscriber.tell(event, Origin::Resync);
+                });
+                member.subscriber.tell_all(events, Origin::Resync);
             }
-        }
+        });
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Home for Core<K> {
+    fn let_go(&self) {
+        self.with_fanout(|_| ());
     }
 }
 
 impl<K: Resource + Send + Sync + 'static> metrics::Source for Core<K> {
-    fn snapshot(&self, name: &str) -> InformerSnapshot {
+    fn snapshot(&self, of: metrics::Identity) -> InformerSnapshot {
         let (progress, version) = (&self.progress, self.store.version());
         InformerSnapshot {
-            name: name.to_owned(),
-            resource: progress.kind.clone(),
-            stats: progress.stats.read(),
+            name: of.name,
+            resource: of.resource,
+            version: of.version,
+            stats: progress.stats.read(version.index_failures()),
             list_duration: progress.meters.list_duration.read(),
             items_per_list: progress.meters.items_per_list.read(),
             watch_duration: progress.meters.watch_duration.read(),
@@ -454,10 +447,16 @@ impl<K: Resource + Send + Sync + 'static> metrics::Source for Core<K> {
 }
 
 impl<K: Resource + Send + Sync + 'static> Fanout<K> {
-    /// Drops the handlers that were removed, with what waits for them.
-    fn let_go(&mut self) {
-        self.members
-            .retain(|member| !member.subscriber.is_removed());
+    /// Takes out the handlers that were removed.
+    fn let_go(&mut self) -> Vec<Member<K>> {
+        let is_removed = |member: &Member<K>| member.subscriber.is_removed();
+        if !self.members.iter().any(is_removed) {
+            return Vec::new();
+        }
+        let members = std::mem::take(&mut self.members);
+        let (gone, stay) = members.into_iter().partition(is_removed);
+        self.members = stay;
+        gone
     }
 
     /// What the queues by object shall get of the next changes.
@@ -476,7 +475,6 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
         origin: Origin,
         batches: &mut [keyed::Batch<K>],
     ) {
-        self.let_go();
         let event = |change| match change {
             Change::Added(object) => Event::Added {
                 object,

@@ -1,6 +1,7 @@
 //! The shared informer: one reflector and store, any number of handlers.
 
 mod core;
+mod crash;
 mod keyed;
 mod progress;
 mod queue;
@@ -23,6 +24,7 @@ use crate::reflector::{
     Transform,
 };
 use crate::source::{Cut, KubeSource, ListWatch, Malformed, ReadOptions, Scope};
+use crate::store::Version;
 use crate::synced::Synced;
 use crate::{AsyncHandler, BoxError, Cause, Error, Handler, metrics};
 
@@ -43,8 +45,8 @@ const MIN_WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 /// How an informer lists, watches and hands out.
 #[derive(Clone)]
 pub struct InformerOptions<K> {
-    /// Name under which metrics are kept, one for each informer of a kind in `registry`; `None`
-    /// for no metrics, which costs nothing.
+    /// Name under which metrics are kept until the run has ended, one for each informer of a kind
+    /// and its version in `registry`; `None` for no metrics, which costs nothing.
     pub name: Option<String>,
     /// Where metrics are read; the process-wide one unless said otherwise.
     pub registry: metrics::Registry,
@@ -150,8 +152,8 @@ struct Inner<K> {
     options: reflector::Options,
     resync: Duration,
     hooks: Mutex<Hooks<K>>,
-    /// Place in the registry of metrics.
-    _registration: Option<metrics::Registration>,
+    /// Place in the registry of metrics, until the run has ended.
+    series: Mutex<Option<metrics::Registration>>,
 }
 
 struct Hooks<K> {
@@ -213,7 +215,7 @@ where
             keep_raw: options.on_malformed == OnMalformed::KeepRaw,
         };
         let source = KubeSource::<K>::new(client, kind, scope, read);
-        Self::from_source(&name, source, options)
+        Self::build(&name, &K::version(kind), source, options)
     }
 }
 
@@ -240,6 +242,15 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         source: impl ListWatch<K>,
         options: InformerOptions<K>,
     ) -> Result<Self, Error> {
+        Self::build(kind, "", source, options)
+    }
+
+    fn build(
+        kind: &str,
+        version: &str,
+        source: impl ListWatch<K>,
+        options: InformerOptions<K>,
+    ) -> Result<Self, Error> {
         validate(&options)?;
         let mut name = kind.to_owned();
         if let Some(namespace) = &options.namespace {
@@ -256,17 +267,17 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         let timed = options.name.is_some();
         let progress = Arc::new(Progress::new(name, kind.to_owned(), timed));
         let core = Arc::new(Core::new(progress));
-        let registration = match &options.name {
+        let series = match &options.name {
             Some(name) => {
                 let read: Weak<dyn metrics::Source> = Arc::downgrade(&core) as _;
-                Some(options.registry.register(name, kind, read)?)
+                Some(options.registry.register(name, kind, version, read)?)
             }
             None => None,
         };
         Ok(Self {
             inner: Arc::new(Inner {
                 core,
-                _registration: registration,
+                series: Mutex::new(series),
                 source: Arc::new(source),
                 resync: options.resync,
                 options: reflector::Options {
@@ -300,7 +311,7 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     ///
     /// Objects in the cache are indexed at once. The function runs inside the write path: it
     /// should be short, and must not call this informer. One that panics leaves its object out of
-    /// this index and is logged.
+    /// this index, is counted ([`Stats::index_failures`]) and logged, once in 5 minutes.
     ///
     /// # Errors
     /// [`Error::IndexExists`] if the name is taken.
@@ -313,7 +324,7 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     }
 
     /// As [`Informer::add_index`], with a function that may fail: then the object is left out of
-    /// this index, and the log says so with index, key and error.
+    /// this index, and the log says so with index, key and error, once in 5 minutes.
     ///
     /// # Errors
     /// [`Error::IndexExists`] if the name is taken.
@@ -386,17 +397,18 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         self.inner.core.subscribe_keyed(name.into(), buffer)
     }
 
-    /// Removes a handler of this informer, as [`Registration::shutdown`] does. One of another
-    /// informer stays in place, and the answer is `false`.
+    /// Removes a handler of this informer, as [`Registration::shutdown`] does. Returns whether it
+    /// was there; one of another informer stays in place.
     ///
     /// # Errors
     /// [`Error::OwnCallback`] inside the handler itself, which is removed nevertheless.
     pub async fn remove_handler(&self, registration: &Registration) -> Result<bool, Error> {
-        if !self.inner.core.owns(registration) {
+        if !registration.is_of(&self.inner.core.progress) {
             return Ok(false);
         }
+        let was_there = !registration.is_removed();
         registration.shutdown().await?;
-        Ok(true)
+        Ok(was_there)
     }
 
     /// Sets what changes each object before it is stored.
@@ -429,7 +441,8 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
 
     /// Read access to the cache.
     pub fn lister(&self) -> Lister<K> {
-        Lister::new(Arc::clone(&self.inner.core))
+        let core = &self.inner.core;
+        Lister::new(Arc::clone(&core.store), Arc::clone(&core.progress))
     }
 
     /// Whether the first list is in the cache. Handlers may still be working through it; ask
@@ -443,8 +456,9 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
         self.inner.core.progress.synced.wait().await;
     }
 
-    /// Whether the informer ran and all of its tasks have ended. Stays false if the future of
-    /// [`Informer::run`] was dropped, as nobody waits for the tasks then.
+    /// Whether the informer ran, or was given up by its factory before, and all of its tasks have
+    /// ended. Stays false if the future of [`Informer::run`] was dropped, as nobody waits for the
+    /// tasks then.
     pub fn is_stopped(&self) -> bool {
         self.inner.core.progress.stopped.is_open()
     }
@@ -477,7 +491,9 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
 
     /// Counters since the start.
     pub fn stats(&self) -> Stats {
-        self.inner.core.progress.stats.read()
+        let core = &self.inner.core;
+        let index_failures = core.store.look(Version::index_failures);
+        core.progress.stats.read(index_failures)
     }
 
     /// The objects that the server has and that cannot be read, at most 1000 of them, by key.
@@ -493,20 +509,22 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// Lists, watches and delivers until `stop` is cancelled. Runs once.
     ///
     /// After the stop nothing more is stored, handlers end by their
-    /// [`OnStop`], and only then the call returns. A stop is no error. Dropping the future stops
-    /// as well, without waiting for the handlers' tasks.
+    /// [`OnStop`] and are dropped, the name of the metrics is free, and only then the call returns.
+    /// A stop is no error. Dropping the future stops as well, without waiting for the handlers'
+    /// tasks.
     ///
     /// # Errors
-    /// [`Error::AlreadyRan`] for a second run, which leaves the first alone;
-    /// [`Error::KindMissing`] under [`OnMissingKind::Stop`].
+    /// [`Error::AlreadyRan`] for a second run, which leaves the first alone; [`Error::Stopped`] if
+    /// a factory has let the informer go before it ran; [`Error::KindMissing`] under
+    /// [`OnMissingKind::Stop`].
     ///
     /// # Panics
-    /// With the panic of a handler whose options say [`OnPanic::Crash`], and with the differences
-    /// that [`InformerOptions::check_streamed_lists`] finds.
+    /// With the panic of a handler whose options say [`OnPanic::Crash`], after everything has
+    /// ended, and with the differences that [`InformerOptions::check_streamed_lists`] finds.
     pub async fn run(&self, stop: CancellationToken) -> Result<(), Error> {
         let core = &self.inner.core;
         let running = core.start()?;
-        let guard = StopOnDrop(core);
+        let end = EndOnDrop(&self.inner);
         let mut reflector = {
             let mut hooks = self.inner.hooks.lock();
             Reflector::new(
@@ -517,15 +535,11 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                 hooks.error_handler.take(),
             )
         };
-        let mut crash = None;
         let outcome = tokio::select! {
             biased;
             () = stop.cancelled() => Ok(()),
             () = core.leaving.cancelled() => Ok(()),
-            panic = core.crashed() => {
-                crash = Some(panic);
-                Ok(())
-            }
+            () = core.crash.happened() => Ok(()),
             KindMissing(message) = reflector.run() => {
                 Err(Error::KindMissing { informer: self.name().to_owned(), message })
             }
@@ -541,21 +555,41 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                 () = core.told() => {}
             }
         }
-        drop(guard);
+        core.stop();
         running.tasks.wait().await;
+        drop(end);
         core.progress.stopped.open();
-        match crash {
+        // Handlers may panic up to the end of their tasks.
+        match core.crash.take() {
             Some(panic) => std::panic::resume_unwind(panic),
             None => outcome,
         }
     }
+
+    /// How far it has come, without keeping it.
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.inner.core.progress)
+    }
+
+    /// Makes an end of an informer that did not run and shall not: it takes no handlers, lets go
+    /// of those it has, and gives its name back.
+    pub(crate) fn give_up(&self) {
+        if self.inner.core.is_idle() {
+            drop(EndOnDrop(&self.inner));
+            self.inner.core.progress.stopped.open();
+        }
+    }
 }
 
-struct StopOnDrop<'a, K: Resource + Send + Sync + 'static>(&'a Core<K>);
+/// Ends what an informer has begun, however its run ends.
+struct EndOnDrop<'a, K: Resource + Send + Sync + 'static>(&'a Inner<K>);
 
-impl<K: Resource + Send + Sync + 'static> Drop for StopOnDrop<'_, K> {
+impl<K: Resource + Send + Sync + 'static> Drop for EndOnDrop<'_, K> {
     fn drop(&mut self) {
-        self.0.stop();
+        self.0.core.stop();
+        self.0.core.disband();
+        let series = self.0.series.lock().take();
+        drop(series);
     }
 }
 

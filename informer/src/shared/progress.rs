@@ -45,6 +45,8 @@ pub struct Stats {
     pub late_bookmarks: u64,
     /// Panics of handlers.
     pub handler_panics: u64,
+    /// Times that an index left an object out, since its function failed or panicked.
+    pub index_failures: u64,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +62,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn read(&self) -> Stats {
+    /// The counters, with one that is kept elsewhere.
+    pub(crate) fn read(&self, index_failures: u64) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
             lists: read(&self.lists),
@@ -71,6 +74,7 @@ impl Counters {
             malformed: read(&self.malformed),
             late_bookmarks: read(&self.late_bookmarks),
             handler_panics: read(&self.handler_panics),
+            index_failures,
         }
     }
 }

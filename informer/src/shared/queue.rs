@@ -101,11 +101,6 @@ impl<K: Resource> Queue<K> {
         state.replay.len() + state.waiting
     }
 
-    pub(super) fn push(&self, event: Event<K>, origin: Origin) {
-        self.state.lock().push(event, origin, self.buffer);
-        self.ready.notify_one();
-    }
-
     pub(super) fn push_all(&self, events: impl IntoIterator<Item = Event<K>>, origin: Origin) {
         let mut state = self.state.lock();
         for event in events {
@@ -316,6 +311,10 @@ mod tests {
 
     const KEYS: u8 = 5;
 
+    fn push(queue: &Queue<ConfigMap>, event: Event<ConfigMap>, origin: Origin) {
+        queue.push_all([event], origin);
+    }
+
     fn object(at: u8, version: u64) -> Arc<ConfigMap> {
         let mut object = ConfigMap::default();
         object.metadata.name = Some(at.to_string());
@@ -396,7 +395,7 @@ mod tests {
                 match op {
                     Op::Change(at, true) => {
                         if let Some(object) = truth.remove(&at) {
-                            queue.push(Event::Deleted { object, final_state_known: true }, Origin::Watch);
+                            push(&queue, Event::Deleted { object, final_state_known: true }, Origin::Watch);
                         }
                     }
                     Op::Change(at, false) => {
@@ -405,12 +404,12 @@ mod tests {
                             None => Event::Added { object: new, is_in_initial_list: false },
                             Some(old) => Event::Updated { old, new },
                         };
-                        queue.push(event, Origin::Watch);
+                        push(&queue, event, Origin::Watch);
                     }
                     Op::Resync(at) => {
                         if let Some(object) = truth.get(&at) {
                             let (old, new) = (Arc::clone(object), Arc::clone(object));
-                            queue.push(Event::Updated { old, new }, Origin::Resync);
+                            push(&queue, Event::Updated { old, new }, Origin::Resync);
                         }
                     }
                     Op::EndOfInitial => {
@@ -458,15 +457,15 @@ mod tests {
             object,
             is_in_initial_list: false,
         };
-        queue.push(added(object(0, 1)), Origin::Watch);
+        push(&queue, added(object(0, 1)), Origin::Watch);
         for version in 0..10_000 {
             let object = object(1, version);
-            queue.push(added(Arc::clone(&object)), Origin::Watch);
+            push(&queue, added(Arc::clone(&object)), Origin::Watch);
             let deleted = Event::Deleted {
                 object,
                 final_state_known: true,
             };
-            queue.push(deleted, Origin::Watch);
+            push(&queue, deleted, Origin::Watch);
         }
         let state = queue.state.lock();
         assert_eq!(state.waiting, 1);
@@ -487,18 +486,18 @@ mod tests {
             }
             other => panic!("{other:?}"),
         };
-        queue.push(updated(&first, &second), Origin::Watch);
-        queue.push(updated(&second, &second), Origin::Resync);
+        push(&queue, updated(&first, &second), Origin::Watch);
+        push(&queue, updated(&second, &second), Origin::Resync);
         assert_eq!(next(), ("2".to_owned(), "watch"), "a pending change wins");
-        queue.push(updated(&first, &second), Origin::Watch);
-        queue.push(updated(&second, &third), Origin::Relist);
+        push(&queue, updated(&first, &second), Origin::Watch);
+        push(&queue, updated(&second, &third), Origin::Relist);
         assert_eq!(next(), ("3".to_owned(), "relist"));
         let added = Event::Added {
             object: first,
             is_in_initial_list: true,
         };
-        queue.push(added, Origin::Initial);
-        queue.push(updated(&second, &third), Origin::Watch);
+        push(&queue, added, Origin::Initial);
+        push(&queue, updated(&second, &third), Origin::Watch);
         assert_eq!(next(), ("3".to_owned(), "initial"));
     }
 }

@@ -1,9 +1,9 @@
 //! One registered handler: its queue, its task and its registration.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -12,11 +12,14 @@ use kube_core::Resource;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
+use super::crash::Crash;
 use super::progress::Progress;
 use super::queue::{Buffer, Queue, Step};
 use crate::error::panic_text;
+use crate::log_limit::LogLimit;
 use crate::metrics::Latency;
 use crate::synced::{Gate, Synced};
 use crate::{AsyncHandler, Cause, Error, Event, Handler, ObjectKey, Origin};
@@ -26,7 +29,8 @@ use crate::{AsyncHandler, Cause, Error, Event, Handler, ObjectKey, Origin};
 pub enum OnPanic {
     /// Log and count it, pause, go on with the next event.
     Continue,
-    /// Let the panic go on out of [`Informer::run`](crate::Informer::run).
+    /// The handler is told nothing more, the informer stops, and the panic goes on out of
+    /// [`Informer::run`](crate::Informer::run) when all tasks have ended.
     Crash,
 }
 
@@ -46,14 +50,19 @@ pub enum Delivery {
     /// the cache nor another handler.
     #[default]
     Task,
-    /// Where the change enters the cache, before the next change does. Costs no queue, no task
-    /// switch and no copy of an event, and no event ever waits. For handlers that take no longer
-    /// than an add to a work queue, since cache and other handlers wait meanwhile; they must not
-    /// call the informer, though they may read its [`Lister`](crate::Lister).
+    /// Where the change enters the cache. Costs no queue, no task switch and no copy of an event,
+    /// and no event ever waits. For handlers that take no longer than an add to a work queue, since
+    /// cache and other handlers wait meanwhile; they must not call the informer, though they may
+    /// read its [`Lister`](crate::Lister).
     ///
-    /// `buffer`, `panic_pause` and `on_stop` are without meaning here. A handler that comes late
-    /// has had its initial events when the call that adds it returns. Handlers that await have a
-    /// task in any case.
+    /// Changes that arrive together, up to 1000 of a watch and all of a list, enter the cache in
+    /// one step, and the handler is told of them behind it, in order. So the cache shows the state
+    /// of the event or a later one of the same step, in which the object may be gone again, and
+    /// nothing of a later step.
+    ///
+    /// `buffer`, `panic_pause` and `on_stop` are without meaning here; panics are logged once a
+    /// second. A handler that comes late has had its initial events when the call that adds it
+    /// returns. Handlers that await have a task in any case.
     InPlace,
 }
 
@@ -90,9 +99,20 @@ impl Default for HandlerOptions {
     }
 }
 
+/// How often the panics of one handler are logged.
+const PANIC_LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A call of a handler.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    handler: u64,
+    /// Address of the progress of the informer that waits for the call, where one does.
+    in_place_of: Option<usize>,
+}
+
 tokio::task_local! {
-    /// The handler whose call is running on this task.
-    static CURRENT: u64;
+    /// The call that is running on this task.
+    static CURRENT: Running;
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -128,17 +148,26 @@ impl<K> fmt::Debug for Callback<K> {
     }
 }
 
+/// Where a handler has its place.
+pub(super) trait Home: Send + Sync {
+    /// Drops the handlers that were removed, with what waits for them.
+    fn let_go(&self);
+}
+
 /// The part of a handler that does not depend on the kind.
 #[derive(Debug)]
 pub(super) struct Shared {
     id: u64,
     name: String,
     informer: Arc<Progress>,
+    home: Weak<dyn Home>,
+    panics: LogLimit,
     /// `None` where calls are not timed.
     pub(super) latency: Option<Latency>,
     synced: Gate,
     /// The informer's last events have been delivered.
     told: Gate,
+    /// It has a task, or had one.
     started: AtomicBool,
     ended: Gate,
     removed: CancellationToken,
@@ -151,6 +180,7 @@ pub(super) struct Subscriber<K> {
     pub(super) shared: Arc<Shared>,
     pub(super) queue: Queue<K>,
     pub(super) options: HandlerOptions,
+    crash: Arc<Crash>,
     callback: Callback<K>,
 }
 
@@ -158,6 +188,8 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
     pub(super) fn new(
         name: String,
         informer: Arc<Progress>,
+        home: Weak<dyn Home>,
+        crash: Arc<Crash>,
         callback: Callback<K>,
         options: HandlerOptions,
         replay: Vec<Arc<K>>,
@@ -168,6 +200,8 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
                 name,
                 latency: informer.timed.then(Latency::default),
                 informer,
+                home,
+                panics: LogLimit::new(PANIC_LOG_INTERVAL),
                 synced: Gate::new(),
                 told: Gate::new(),
                 started: AtomicBool::new(false),
@@ -177,6 +211,7 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             }),
             queue: Queue::new(options.buffer, replay),
             options,
+            crash,
             callback,
         }
     }
@@ -190,16 +225,8 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         self.options.delivery == Delivery::InPlace && self.callback.is_plain()
     }
 
-    /// Hands an event over: to the handler itself where it is served in place, else to its queue.
-    pub(super) fn tell(&self, event: Event<K>, origin: Origin) {
-        if self.is_in_place() {
-            self.call_in_place(&event, origin);
-        } else {
-            self.queue.push(event, origin);
-        }
-    }
-
-    /// As [`tell`](Self::tell), for events that come together: the handler's task is woken once.
+    /// Hands events over that come together: to the handler itself where it is served in place,
+    /// else to its queue, whose task is woken once.
     pub(super) fn tell_all(&self, events: impl IntoIterator<Item = Event<K>>, origin: Origin) {
         if self.is_in_place() {
             for event in events {
@@ -228,7 +255,6 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         }
     }
 
-    /// A panic that may not be survived goes on from here.
     fn call_in_place(&self, event: &Event<K>, origin: Origin) {
         let _in_call = self.shared.in_call.lock();
         if self.is_removed() {
@@ -240,29 +266,38 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         if let Err(panic) = self.call(&**handler, event, origin) {
             self.report_panic(&*panic, event.object());
             if self.options.on_panic == OnPanic::Crash {
-                resume_unwind(panic);
+                self.shared.removed.cancel();
+                self.crash.report(panic);
             }
         }
     }
 
-    /// Delivers until the handler is removed or `stop` is cancelled. A panic that may not be
-    /// survived is handed to `crash`.
-    pub(super) async fn deliver(
-        self: Arc<Self>,
-        stop: CancellationToken,
-        crash: impl FnOnce(Box<dyn std::any::Any + Send>),
-    ) {
+    /// Gives the handler its task, unless it is served in place.
+    pub(super) fn spawn(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        if self.is_in_place() {
+            return;
+        }
         self.shared.started.store(true, Ordering::Release);
-        let ended = OpenOnDrop(&self.shared.ended);
+        let ended = OpenOnDrop(Arc::clone(&self.shared));
+        tasks.spawn(Arc::clone(self).deliver(stop.clone(), ended));
+    }
+
+    /// Delivers until the handler is removed or `stop` is cancelled. That it has `ended` is told
+    /// when nothing holds a removed handler any more.
+    async fn deliver(self: Arc<Self>, stop: CancellationToken, ended: OpenOnDrop) {
         let result = tokio::select! {
             biased;
             () = self.shared.removed.cancelled() => Ok(()),
             result = self.deliver_until(&stop) => result,
         };
-        drop(ended);
         if let Err(panic) = result {
-            crash(panic);
+            self.crash.report(panic);
         }
+        if self.is_removed() {
+            self.shared.leave();
+        }
+        drop(self);
+        drop(ended);
     }
 
     async fn deliver_until(
@@ -321,7 +356,7 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             Callback::Async(handler) => {
                 let span = self.span(&event, origin);
                 let began = self.begin();
-                let call = CURRENT.scope(self.shared.id, async { handler(event, origin).await });
+                let call = CURRENT.scope(self.running(), async { handler(event, origin).await });
                 let call = AssertUnwindSafe(call).catch_unwind();
                 let outcome = call.instrument(span).await;
                 self.end(began);
@@ -349,11 +384,20 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
         let began = self.begin();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             span.in_scope(|| {
-                CURRENT.sync_scope(self.shared.id, || handler.on_event_from(event, origin));
+                CURRENT.sync_scope(self.running(), || handler.on_event_from(event, origin));
             });
         }));
         self.end(began);
         outcome
+    }
+
+    fn running(&self) -> Running {
+        Running {
+            handler: self.shared.id,
+            in_place_of: self
+                .is_in_place()
+                .then(|| self.shared.address_of_informer()),
+        }
     }
 
     /// The moment a call begins, where calls are timed.
@@ -373,11 +417,15 @@ impl<K: Resource + Send + Sync + 'static> Subscriber<K> {
             .stats
             .handler_panics
             .fetch_add(1, Ordering::Relaxed);
+        let Some(since) = self.shared.panics.admit() else {
+            return;
+        };
         tracing::error!(
             informer = self.shared.informer.name(),
             handler = self.shared.name,
             key = %ObjectKey::of(object),
             panic = panic_text(panic),
+            since,
             "handler panicked"
         );
     }
@@ -406,14 +454,25 @@ impl Shared {
             () = self.removed.cancelled() => {}
         }
     }
+
+    /// Lets a removed handler be dropped.
+    fn leave(&self) {
+        if let Some(home) = self.home.upgrade() {
+            home.let_go();
+        }
+    }
+
+    fn address_of_informer(&self) -> usize {
+        Arc::as_ptr(&self.informer).addr()
+    }
 }
 
 /// Tells that a task ended, also when it is dropped in between.
-struct OpenOnDrop<'a>(&'a Gate);
+struct OpenOnDrop(Arc<Shared>);
 
-impl Drop for OpenOnDrop<'_> {
+impl Drop for OpenOnDrop {
     fn drop(&mut self) {
-        self.0.open();
+        self.0.ended.open();
     }
 }
 
@@ -438,22 +497,38 @@ impl Registration {
         self.0.synced.wait().await;
     }
 
+    pub(super) fn is_removed(&self) -> bool {
+        self.0.removed.is_cancelled()
+    }
+
+    pub(super) fn is_of(&self, informer: &Arc<Progress>) -> bool {
+        Arc::ptr_eq(&self.0.informer, informer)
+    }
+
     /// Removes the handler and waits until no call of it runs and none can begin.
     ///
-    /// Events that wait are dropped, and so is a running async call at its next await. Removing a
-    /// handler again does nothing. Cancel-safe: the removal goes on.
+    /// Events that wait are dropped, and so is a running async call at its next await; then the
+    /// handler itself is dropped. Removing a handler again does nothing. May hold up its thread for
+    /// as long as the informer takes for one step, or a handler in place for its call. Cancel-safe:
+    /// the removal goes on.
     ///
     /// # Errors
     /// [`Error::OwnCallback`] inside the handler itself, which is removed nevertheless.
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.0.removed.cancel();
-        if CURRENT.try_with(|id| *id == self.0.id).unwrap_or(false) {
+        let running = CURRENT.try_with(|running| *running).ok();
+        if running.is_some_and(|running| running.handler == self.0.id) {
             return Err(Error::OwnCallback {
                 handler: self.0.name.clone(),
             });
         }
         // No longer than one call, which by contract is short.
         drop(self.0.in_call.lock());
+        // An informer that waits for the call we are in lets go by itself.
+        let waiting = running.and_then(|running| running.in_place_of);
+        if waiting != Some(self.0.address_of_informer()) {
+            self.0.leave();
+        }
         if self.0.started.load(Ordering::Acquire) {
             self.0.ended.wait().await;
         }

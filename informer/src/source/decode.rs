@@ -1,18 +1,16 @@
 //! From JSON text to an object, leaving out unwanted parts in the same pass.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kube_core::Resource;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 
 use super::filter::{Filter, Rules, WRONG_KIND};
+use super::named::Named;
 use super::outline::Arrays;
+use super::scan::MAX_VALUE;
 use super::{Cut, Malformed, RawObject};
-use crate::ObjectKey;
 
 /// How objects of one kind are read.
 #[derive(Debug)]
@@ -59,7 +57,7 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     /// Reads one object; `deleted` is what a failure shall say of it.
     pub(crate) fn object(&self, text: &[u8], deleted: bool) -> Result<K, Box<Malformed>> {
         self.try_object(text)
-            .map_err(|Unreadable| Box::new(self.explain(text, deleted)))
+            .map_err(|Unreadable| self.explain(text, deleted))
     }
 
     /// As [`Decoder::object`], without saying what is wrong.
@@ -84,7 +82,7 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     }
 
     /// Reads again what failed, this time keeping track of the path.
-    fn explain(&self, text: &[u8], deleted: bool) -> Malformed {
+    pub(super) fn explain(&self, text: &[u8], deleted: bool) -> Box<Malformed> {
         let mut json = serde_json::Deserializer::from_slice(text);
         let mut track = serde_path_to_error::Track::new();
         let read = catch_unwind(AssertUnwindSafe(|| {
@@ -97,22 +95,31 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
             // What the panic said may be a value of the object.
             Err(_) => (String::new(), "the code that reads it panics".to_owned()),
         };
-        let named = serde_json::from_slice::<Named<'_>>(text).unwrap_or_default();
-        let namespace = named.text("namespace");
+        let raw = self.keep_raw.then(|| String::from_utf8_lossy(text));
+        Box::new(Malformed {
+            path,
+            raw: raw.map(RawObject::new),
+            ..self.unreadable(text, problem, deleted)
+        })
+    }
+
+    /// What is told of an object that is too long to be read, of whose text this is the beginning.
+    pub(super) fn oversized(&self, head: &[u8], length: usize, deleted: bool) -> Box<Malformed> {
+        let problem = format!("it has {length} bytes, and above {MAX_VALUE} none is read");
+        Box::new(self.unreadable(head, problem, deleted))
+    }
+
+    fn unreadable(&self, text: &[u8], problem: String, deleted: bool) -> Malformed {
+        let named = Named::of(text);
         Malformed {
             kind: self.kind.clone(),
-            key: named
-                .text("name")
-                .filter(|name| !name.is_empty())
-                .map(|name| ObjectKey::from_parts(namespace.as_deref(), &name)),
-            uid: named.text("uid"),
-            resource_version: named.text("resourceVersion"),
-            path,
+            key: named.key(),
+            uid: named.uid,
+            resource_version: named.resource_version,
+            path: String::new(),
             problem,
             deleted,
-            raw: self
-                .keep_raw
-                .then(|| RawObject::new(String::from_utf8_lossy(text))),
+            raw: None,
         }
     }
 }
@@ -120,20 +127,6 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
 /// A text that is no object of the kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unreadable;
-
-/// What can be read of an object whatever its kind, each part by itself: a cache that cannot tell
-/// whose state is unreadable would take that object for gone.
-#[derive(Default, serde::Deserialize)]
-struct Named<'a> {
-    #[serde(default, borrow)]
-    metadata: HashMap<Cow<'a, str>, &'a RawValue>,
-}
-
-impl Named<'_> {
-    fn text(&self, field: &str) -> Option<String> {
-        serde_json::from_str(self.metadata.get(field)?.get()).ok()
-    }
-}
 
 /// A decoding problem without any value of the object, which may be a secret.
 fn without_values(error: &serde_json::Error) -> String {
@@ -167,6 +160,7 @@ mod tests {
     use serde::de::{Deserialize, Deserializer};
 
     use super::*;
+    use crate::ObjectKey;
     use crate::meta::LAST_APPLIED;
 
     fn decoder<K: Resource<DynamicType = ()> + DeserializeOwned>(cut: Cut) -> Decoder<K> {

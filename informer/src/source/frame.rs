@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::decode::Decoder;
 use super::intake::{Decoded, Splitter};
-use super::scan::MAX_VALUE;
+use super::scan::{KEPT, MAX_VALUE, Text};
 use super::{Error, Malformed, WatchEvent};
 use crate::ObjectKey;
 
@@ -46,6 +46,8 @@ struct BookmarkMeta<'a> {
 pub(crate) struct FrameSplitter {
     /// The beginning of a line whose end has not arrived.
     held: BytesMut,
+    /// The line that arrives is too long to be kept; this is its beginning.
+    oversized: Option<Text>,
     /// The body is not made of frames; it is kept whole, as it may be a status.
     status: Option<Vec<u8>>,
     /// The first line was a frame.
@@ -56,6 +58,7 @@ impl FrameSplitter {
     pub(crate) fn new() -> Self {
         Self {
             held: BytesMut::new(),
+            oversized: None,
             status: None,
             any: false,
         }
@@ -66,11 +69,9 @@ impl FrameSplitter {
     /// # Errors
     /// The status that the body was, if it was not made of events.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
-        if self.status.is_none() && !self.any && !self.held.is_empty() {
-            // The whole body is one line without an end.
-            if is_frame(&self.held) {
-                return Ok(());
-            }
+        // The whole body may be one line without an end.
+        let only = self.status.is_none() && !self.any && !self.held.is_empty();
+        if only && !begins_as_frame(&self.held) {
             self.status = Some(self.held.to_vec());
         }
         match &self.status {
@@ -89,9 +90,19 @@ impl FrameSplitter {
 impl Splitter for FrameSplitter {
     const URGENT: bool = true;
 
-    fn split(&mut self, mut chunk: Bytes, lines: &mut Vec<Bytes>) -> Result<(), Error> {
+    fn split(&mut self, mut chunk: Bytes, lines: &mut Vec<Text>) -> Result<(), Error> {
         if let Some(body) = &mut self.status {
             return collect(body, &chunk);
+        }
+        if let Some(mut line) = self.oversized.take() {
+            let end = memchr::memchr(b'\n', &chunk);
+            line.length += end.unwrap_or(chunk.len());
+            let Some(end) = end else {
+                self.oversized = Some(line);
+                return Ok(());
+            };
+            lines.push(line);
+            chunk.advance(end + 1);
         }
         while let Some(length) = memchr::memchr(b'\n', &chunk) {
             let mut line = chunk.split_to(length);
@@ -107,17 +118,31 @@ impl Splitter for FrameSplitter {
                     return collect(body, &chunk);
                 }
                 self.any = true;
-                lines.push(line);
+                lines.push(Text::whole(line));
             }
             chunk.advance(1);
         }
         self.held.extend_from_slice(&chunk);
         if self.held.len() > MAX_VALUE {
-            return Err(Error::Answer(format!(
-                "an event of more than {MAX_VALUE} bytes"
-            )));
+            let held = std::mem::take(&mut self.held);
+            if !self.any && !begins_as_frame(&held[..KEPT]) {
+                return collect(self.status.insert(Vec::new()), &held);
+            }
+            self.any = true;
+            self.oversized = Some(Text {
+                bytes: Bytes::copy_from_slice(&held[..KEPT]),
+                length: held.len(),
+            });
         }
         Ok(())
+    }
+}
+
+/// Whether a text that has no end may become a frame.
+fn begins_as_frame(text: &[u8]) -> bool {
+    match serde_json::from_slice::<Frame<'_>>(text) {
+        Ok(_) => true,
+        Err(error) => error.is_eof(),
     }
 }
 
@@ -138,11 +163,15 @@ fn collect(body: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Error> {
 /// What frames say, up to the first line that is none.
 pub(super) fn read_all<K: Resource + DeserializeOwned>(
     decoder: &Decoder<K>,
-    lines: &[Bytes],
+    lines: &[Text],
 ) -> Decoded<WatchEvent<K>> {
     let mut values = Vec::with_capacity(lines.len());
     for line in lines {
-        match read_line(decoder, line) {
+        let event = match line.is_whole() {
+            true => read_line(decoder, &line.bytes),
+            false => Ok(oversized(decoder, line)),
+        };
+        match event {
             Ok(event) => values.push(event),
             Err(error) => {
                 let failure = Some(error);
@@ -156,18 +185,30 @@ pub(super) fn read_all<K: Resource + DeserializeOwned>(
     }
 }
 
+/// What is told of an event that is too long to be read. Where its beginning does not say that its
+/// object is there, the object may be gone.
+fn oversized<K: Resource + DeserializeOwned>(decoder: &Decoder<K>, line: &Text) -> WatchEvent<K> {
+    let (deleted, object) = match begin_of_plain_frame::<K>(&line.bytes) {
+        Some((kind, _, object)) => (kind == "DELETED", object),
+        None => (true, &[][..]),
+    };
+    WatchEvent::Malformed(decoder.oversized(object, line.length, deleted))
+}
+
 fn read_line<K: Resource + DeserializeOwned>(
     decoder: &Decoder<K>,
     line: &[u8],
 ) -> Result<WatchEvent<K>, Error> {
     // Most frames are written in one way, and then no parser has to look for their object.
-    if let Some((wrap, object)) = plain_frame(line)
+    let plain = plain_frame(line);
+    if let Some((wrap, object)) = plain
         && let Ok(object) = decoder.try_object(object)
     {
         return Ok(wrap(object));
     }
+    let tried = plain.map(|(_, object)| object);
     match serde_json::from_slice::<Frame<'_>>(line) {
-        Ok(frame) => read(decoder, &frame),
+        Ok(frame) => read(decoder, &frame, tried),
         Err(error) => Err(Error::Answer(format!(
             "a line of {} bytes in a watch is no event (line {} column {})",
             line.len(),
@@ -182,21 +223,30 @@ type Wrap<K> = fn(K) -> WatchEvent<K>;
 /// The parts of a frame of an object that is written as servers write it. What is said to be the
 /// object is it only if it can be read.
 fn plain_frame<K>(line: &[u8]) -> Option<(Wrap<K>, &[u8])> {
-    let rest = line.strip_prefix(br#"{"type":""#)?;
-    let kinds: [(&[u8], Wrap<K>); 3] = [
-        (br#"MODIFIED","object":"#, WatchEvent::Modified),
-        (br#"ADDED","object":"#, WatchEvent::Added),
-        (br#"DELETED","object":"#, WatchEvent::Deleted),
-    ];
-    let (rest, wrap) = kinds
-        .into_iter()
-        .find_map(|(kind, wrap)| Some((rest.strip_prefix(kind)?, wrap)))?;
+    let (_, wrap, rest) = begin_of_plain_frame(line)?;
     Some((wrap, rest.trim_ascii_end().strip_suffix(b"}")?))
 }
 
+/// Type of such a frame, and what stands from its object on.
+fn begin_of_plain_frame<K>(line: &[u8]) -> Option<(&'static str, Wrap<K>, &[u8])> {
+    let rest = line.strip_prefix(br#"{"type":""#)?;
+    let kinds: [(&str, Wrap<K>); 3] = [
+        ("MODIFIED", WatchEvent::Modified),
+        ("ADDED", WatchEvent::Added),
+        ("DELETED", WatchEvent::Deleted),
+    ];
+    kinds.into_iter().find_map(|(kind, wrap)| {
+        let rest = rest.strip_prefix(kind.as_bytes())?;
+        Some((kind, wrap, rest.strip_prefix(br#"","object":"#)?))
+    })
+}
+
+/// Reads a frame whose object is not the text that was `tried` in vain, or explains why that is of
+/// no use.
 fn read<K: Resource + DeserializeOwned>(
     decoder: &Decoder<K>,
     frame: &Frame<'_>,
+    tried: Option<&[u8]>,
 ) -> Result<WatchEvent<K>, Error> {
     let wrap: Wrap<K> = match &*frame.kind {
         "ADDED" => WatchEvent::Added,
@@ -215,12 +265,16 @@ fn read<K: Resource + DeserializeOwned>(
         }
     };
     let deleted = &*frame.kind == "DELETED";
-    Ok(
-        match decoder.object(frame.object.get().as_bytes(), deleted) {
-            Ok(object) => wrap(object),
-            Err(malformed) => WatchEvent::Malformed(malformed),
-        },
-    )
+    let text = frame.object.get().as_bytes();
+    let object = if tried.is_some_and(|tried| std::ptr::eq(tried, text)) {
+        Err(decoder.explain(text, deleted))
+    } else {
+        decoder.object(text, deleted)
+    };
+    Ok(match object {
+        Ok(object) => wrap(object),
+        Err(malformed) => WatchEvent::Malformed(malformed),
+    })
 }
 
 fn bookmark<K: Resource + DeserializeOwned>(decoder: &Decoder<K>, text: &str) -> WatchEvent<K> {
@@ -346,8 +400,7 @@ mod tests {
             let whole = bytes[..at].iter().filter(|byte| **byte == b'\n').count();
             assert!(EVENTS.starts_with(&events.iter().map(String::as_str).collect::<Vec<_>>()[..]));
             assert!(events.len() + 1 >= whole, "{at}");
-            // Before the first event the rest of a line could as well be a status.
-            assert!(end.is_ok() || events.is_empty(), "{at}: {end:?}");
+            assert_eq!(end, Ok(()), "a resume brings the rest ({at})");
         }
     }
 
@@ -371,11 +424,60 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_is_an_error() {
+    fn an_endless_line_that_is_no_frame_is_an_error() {
         let mut splitter = FrameSplitter::new();
         let chunk = Bytes::from(vec![b'x'; 1 << 20]);
         let outcome = (0..17).try_for_each(|_| splitter.split(chunk.clone(), &mut Vec::new()));
         assert!(matches!(outcome, Err(Error::Answer(_))));
+    }
+
+    #[test]
+    fn i6_an_event_that_is_too_long_is_told_by_name_and_the_next_one_follows() {
+        let long = |kind: &str| {
+            format!(
+                r#"{{"type":"{kind}","object":{{"metadata":{{"name":"big","namespace":"n","resourceVersion":"7"}},"data":{{"k":""#
+            )
+        };
+        // Begin of the line; whether its object may be gone; whose it is.
+        let cases = [
+            (
+                long("MODIFIED"),
+                false,
+                Some(ObjectKey::namespaced("n", "big")),
+            ),
+            (
+                long("DELETED"),
+                true,
+                Some(ObjectKey::namespaced("n", "big")),
+            ),
+            (r#"{"object":{"data":{"k":""#.to_owned(), true, None),
+        ];
+        for (begin, deleted, key) in cases {
+            let chunk = Bytes::from(vec![b'x'; 1 << 20]);
+            let end = r#""}}}"#;
+            let next = "\n{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"b\"}}}\n";
+            let pieces = [Bytes::from(begin.clone())]
+                .into_iter()
+                .chain(std::iter::repeat_n(chunk, 20))
+                .chain([Bytes::from(format!("{end}{next}"))]);
+            let mut splitter = FrameSplitter::new();
+            let mut lines = Vec::new();
+            for piece in pieces {
+                splitter.split(piece, &mut lines).unwrap();
+                assert!(splitter.held.len() <= MAX_VALUE, "memory is bounded");
+            }
+            splitter.finish().unwrap();
+            let decoded = read_all(&decoder(), &lines);
+            assert!(decoded.failure.is_none());
+            let [WatchEvent::Malformed(malformed), WatchEvent::Added(_)] = &decoded.values[..]
+            else {
+                panic!("{:?}", decoded.values)
+            };
+            assert_eq!((malformed.deleted, &malformed.key), (deleted, &key));
+            let length = begin.len() + (20 << 20) + end.len();
+            let problem = &malformed.problem;
+            assert!(problem.contains(&format!("{length} bytes")), "{problem}");
+        }
     }
 
     proptest! {

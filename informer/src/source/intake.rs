@@ -15,6 +15,7 @@ use kube_client::client::Body;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Error;
+use super::scan::Text;
 use crate::client::failure;
 
 /// Bytes of the texts that are decoded together.
@@ -33,7 +34,7 @@ pub(super) trait Splitter {
     ///
     /// # Errors
     /// An answer that is not what was asked for. Texts before the fault stand in `texts`.
-    fn split(&mut self, chunk: Bytes, texts: &mut Vec<Bytes>) -> Result<(), Error>;
+    fn split(&mut self, chunk: Bytes, texts: &mut Vec<Text>) -> Result<(), Error>;
 }
 
 /// What texts say, up to the first that is of no use.
@@ -43,7 +44,7 @@ pub(super) struct Decoded<T> {
     pub(super) failure: Option<Error>,
 }
 
-type Decode<T> = dyn Fn(&[Bytes]) -> Decoded<T> + Send + Sync;
+type Decode<T> = dyn Fn(&[Text]) -> Decoded<T> + Send + Sync;
 
 /// Reads one answer.
 pub(super) struct Intake<S, T> {
@@ -51,7 +52,7 @@ pub(super) struct Intake<S, T> {
     body: Option<Body>,
     splitter: S,
     decode: Arc<Decode<T>>,
-    texts: Vec<Bytes>,
+    texts: Vec<Text>,
     jobs: VecDeque<AbortOnDropHandle<Decoded<T>>>,
     most_jobs: usize,
     /// A failure behind what was read before it.
@@ -62,7 +63,7 @@ impl<S: Splitter, T: Send + 'static> Intake<S, T> {
     pub(super) fn new(
         body: Body,
         splitter: S,
-        decode: impl Fn(&[Bytes]) -> Decoded<T> + Send + Sync + 'static,
+        decode: impl Fn(&[Text]) -> Decoded<T> + Send + Sync + 'static,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -157,7 +158,7 @@ impl<S: Splitter, T: Send + 'static> Intake<S, T> {
         let mut bytes = 0;
         let mut together = Vec::new();
         for text in std::mem::take(&mut self.texts) {
-            bytes += text.len();
+            bytes += text.bytes.len();
             together.push(text);
             if bytes >= TOGETHER {
                 bytes = 0;
@@ -173,7 +174,7 @@ impl<S: Splitter, T: Send + 'static> Intake<S, T> {
             return None;
         }
         let texts = std::mem::take(&mut self.texts);
-        let bytes: usize = texts.iter().map(Bytes::len).sum();
+        let bytes: usize = texts.iter().map(|text| text.bytes.len()).sum();
         if self.jobs.is_empty() && bytes <= IN_PLACE {
             return Some((self.decode)(&texts));
         }
@@ -181,7 +182,7 @@ impl<S: Splitter, T: Send + 'static> Intake<S, T> {
         None
     }
 
-    fn start(&mut self, texts: Vec<Bytes>) {
+    fn start(&mut self, texts: Vec<Text>) {
         let decode = Arc::clone(&self.decode);
         let job = tokio::task::spawn_blocking(move || decode(&texts));
         self.jobs.push_back(AbortOnDropHandle::new(job));

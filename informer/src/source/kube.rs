@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue, RETRY_AFTER};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue};
 use http_body_util::{BodyExt as _, Limited};
 use kube_client::client::Body;
 use kube_core::{Resource, Status};
@@ -16,12 +16,12 @@ use serde::de::DeserializeOwned;
 use super::decode::Decoder;
 use super::frame::{FrameSplitter, read_all};
 use super::intake::{Decoded, Intake, Splitter};
-use super::scan::{ListScanner, Part, ScanError};
+use super::scan::{ListScanner, Part, ScanError, Text};
 use super::{
     Cut, Error, ListEnd, ListPart, ListRequest, ListVersion, ListWatch, Malformed, WatchEvent,
     WatchRequest, WatchStream,
 };
-use crate::client::{CallOptions, failure};
+use crate::client::{CallOptions, failure, retry_after};
 
 const JSON: &str = "application/json";
 // No plain form stands beside these: a server that cannot send metadata alone shall refuse
@@ -195,21 +195,25 @@ impl<K> Calls<K> {
     async fn send(&self, request: http::Request<Body>) -> Result<Body, Error> {
         let response = self.client.send(request).await.map_err(failure)?;
         let (head, body) = response.into_parts();
-        if let Some(encoding) = foreign_encoding(&head.headers) {
+        let encoding = foreign_encoding(&head.headers);
+        if head.status.is_success() {
+            let Some(encoding) = encoding else {
+                return Ok(body);
+            };
             return Err(Error::Answer(format!(
                 "encoded as `{encoding}` although `identity` was asked for: something between here and the server \
                  compresses, and has to let this client's answers be"
             )));
         }
-        if head.status.is_success() {
-            return Ok(body);
-        }
-        let retry_after = head
-            .headers
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
-            .map(Duration::from_secs);
-        let status = read_status(head.status, body).await;
+        let retry_after = retry_after(&head.headers);
+        // What the code says holds, whether or not its text can be read.
+        let status = match encoding {
+            None => read_status(head.status, body).await,
+            Some(encoding) => {
+                let text = format!("an answer encoded as `{encoding}`, which was not asked for");
+                bare_status(head.status, &text)
+            }
+        };
         Err(match Error::status(status) {
             Error::Status {
                 status,
@@ -247,13 +251,15 @@ async fn read_status(code: http::StatusCode, body: Body) -> Status {
                 .chars()
                 .take(MAX_TEXT)
                 .collect();
-            let reason = code
-                .canonical_reason()
-                .unwrap_or("unknown")
-                .replace(' ', "");
-            Status::failure(text.trim(), &reason).with_code(code.as_u16())
+            bare_status(code, text.trim())
         }
     }
+}
+
+/// A status that says what the HTTP code says.
+fn bare_status(code: http::StatusCode, text: &str) -> Status {
+    let reason = code.canonical_reason().unwrap_or("unknown");
+    Status::failure(text, &reason.replace(' ', "")).with_code(code.as_u16())
 }
 
 impl<K> ListWatch<K> for KubeSource<K>
@@ -356,7 +362,7 @@ struct ListSplitter {
 impl Splitter for ListSplitter {
     const URGENT: bool = false;
 
-    fn split(&mut self, chunk: Bytes, texts: &mut Vec<Bytes>) -> Result<(), Error> {
+    fn split(&mut self, chunk: Bytes, texts: &mut Vec<Text>) -> Result<(), Error> {
         self.scanner.push(chunk);
         while let Some(part) = self.scanner.next().map_err(no_list)? {
             match part {
@@ -387,11 +393,12 @@ impl<K: Resource + DeserializeOwned + Send + 'static> ListReader<K> {
             scanner: ListScanner::new(),
             head: Head::default(),
         };
-        let decode = move |texts: &[Bytes]| Decoded {
-            values: texts
-                .iter()
-                .map(|text| decoder.object(text, false))
-                .collect(),
+        let read = move |text: &Text| match text.is_whole() {
+            true => decoder.object(&text.bytes, false),
+            false => Err(decoder.oversized(&text.bytes, text.length, false)),
+        };
+        let decode = move |texts: &[Text]| Decoded {
+            values: texts.iter().map(&read).collect(),
             failure: None,
         };
         Self {

@@ -5,6 +5,7 @@ mod filter;
 pub(crate) mod frame;
 mod intake;
 pub mod kube;
+mod named;
 mod outline;
 pub(crate) mod scan;
 #[cfg(feature = "testing")]
@@ -204,6 +205,9 @@ pub enum Error {
     /// The request could not be sent, or the answer broke off.
     #[error("transport failed")]
     Transport(#[source] Box<kube_client::Error>),
+    /// There are no credentials to make the call with.
+    #[error("credentials cannot be had")]
+    Credentials(#[source] crate::client::CredentialsError),
     /// The call took longer than it may.
     #[error("no answer to {step} within {} s", after.as_secs_f32())]
     Deadline {

@@ -7,11 +7,33 @@ use super::structure::Nesting;
 /// Largest single value that is collected; the storage of real servers ends far below.
 pub(crate) const MAX_VALUE: usize = 16 << 20;
 
+/// How much of a value is kept that is longer; in it stands whose it is.
+pub(crate) const KEPT: usize = 64 << 10;
+
+/// A value that was cut out of an answer: whole, or the beginning of one that is too long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) bytes: Bytes,
+    /// Length of the whole value.
+    pub(crate) length: usize,
+}
+
+impl Text {
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        let length = bytes.len();
+        Self { bytes, length }
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.length == self.bytes.len()
+    }
+}
+
 /// A complete piece of the answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// An element of `items`.
-    Item(Bytes),
+    Item(Text),
     /// Another field of the answer, with its key's quotes taken off.
     Field { key: String, value: Bytes },
 }
@@ -60,6 +82,8 @@ pub(crate) struct ListScanner {
     start: usize,
     /// What stood of the open value in the chunks before.
     held: BytesMut,
+    /// How much of the open value was left out behind what is held, as it is too long.
+    left_out: usize,
     key: String,
 }
 
@@ -105,6 +129,7 @@ impl ListScanner {
             open: None,
             start: 0,
             held: BytesMut::new(),
+            left_out: 0,
             key: String::new(),
         }
     }
@@ -131,12 +156,15 @@ impl ListScanner {
                 match self.at {
                     At::Items => return Ok(Some(Part::Item(value))),
                     At::Key => {
-                        self.key = String::from_utf8_lossy(&value).trim_matches('"').to_owned();
+                        self.key = String::from_utf8_lossy(&value.bytes)
+                            .trim_matches('"')
+                            .to_owned();
                         self.at = At::Colon;
                     }
                     _ => {
                         self.at = At::Key;
                         let key = std::mem::take(&mut self.key);
+                        let value = value.bytes;
                         return Ok(Some(Part::Field { key, value }));
                     }
                 }
@@ -200,26 +228,42 @@ impl ListScanner {
         self.position += 1;
     }
 
-    /// The open value, if its end has arrived.
-    fn end_of_value(&mut self) -> Result<Option<Bytes>, ScanError> {
+    /// The open value, if its end has arrived. Of an item that is too long only the beginning is
+    /// kept, and the rest passed over.
+    fn end_of_value(&mut self) -> Result<Option<Text>, ScanError> {
         let Some(open) = &mut self.open else {
             return Ok(None);
         };
         let found = open.end(&self.chunk[self.position..]);
         self.position = found.map_or(self.chunk.len(), |length| self.position + length);
-        if self.held.len() + self.position - self.start > MAX_VALUE {
-            return Err(ScanError::TooLong);
+        let here = self.start..self.position;
+        let length = self.held.len() + self.left_out + here.len();
+        if length > MAX_VALUE {
+            if self.at != At::Items {
+                return Err(ScanError::TooLong);
+            }
+            let room = KEPT.saturating_sub(self.held.len()).min(here.len());
+            let kept = self.held.len().min(KEPT);
+            let mut head = BytesMut::with_capacity(KEPT);
+            head.extend_from_slice(&self.held[..kept]);
+            head.extend_from_slice(&self.chunk[here.start..here.start + room]);
+            self.left_out = length - head.len();
+            self.held = head;
+            self.start = self.position;
         }
         if found.is_none() {
             return Ok(None);
         }
         self.open = None;
+        self.left_out = 0;
         let here = self.start..self.position;
-        if self.held.is_empty() {
-            return Ok(Some(self.chunk.slice(here)));
-        }
-        self.held.extend_from_slice(&self.chunk[here]);
-        Ok(Some(self.held.split().freeze()))
+        let bytes = if self.held.is_empty() {
+            self.chunk.slice(here)
+        } else {
+            self.held.extend_from_slice(&self.chunk[here]);
+            self.held.split().freeze()
+        };
+        Ok(Some(Text { bytes, length }))
     }
 }
 
@@ -243,7 +287,7 @@ mod tests {
             while let Some(part) = scanner.next()? {
                 let text = |bytes: Bytes| String::from_utf8_lossy(&bytes).into_owned();
                 match part {
-                    Part::Item(item) => cut.items.push(text(item)),
+                    Part::Item(item) => cut.items.push(text(item.bytes)),
                     Part::Field { key, value } => cut.fields.push((key, text(value))),
                 }
             }
@@ -322,9 +366,43 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_by_the_longest_value() {
+    fn i6_an_item_that_is_too_long_is_passed_over_but_for_its_beginning() {
+        for (begin, end, length) in [("\"", "\"", 2), ("{\"k\":\"", "\"}", 8)] {
+            let mut scanner = ListScanner::new();
+            let mut items = Vec::new();
+            let chunk = Bytes::from(vec![b'x'; 1 << 20]);
+            let head = format!("{{\"items\":[1,{begin}");
+            let pieces = [Bytes::from(head)]
+                .into_iter()
+                .chain(std::iter::repeat_n(chunk, 40))
+                .chain([Bytes::from(format!("{end},2]}}"))]);
+            for piece in pieces {
+                scanner.push(piece);
+                while let Some(part) = scanner.next().unwrap() {
+                    let Part::Item(item) = part else {
+                        panic!("a field among items")
+                    };
+                    items.push(item);
+                }
+                assert!(scanner.held.len() <= MAX_VALUE, "memory is bounded");
+            }
+            scanner.finish().unwrap();
+            assert_eq!(items.len(), 3);
+            assert_eq!(
+                (&items[0].bytes[..], &items[2].bytes[..]),
+                (&b"1"[..], &b"2"[..])
+            );
+            assert!(items[0].is_whole() && items[2].is_whole() && !items[1].is_whole());
+            assert_eq!(items[1].length, (40 << 20) + length);
+            assert_eq!(items[1].bytes.len(), KEPT);
+            assert!(items[1].bytes.starts_with(begin.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn another_field_that_is_too_long_ends_the_list() {
         let mut scanner = ListScanner::new();
-        scanner.push(Bytes::from_static(b"{\"items\":[\""));
+        scanner.push(Bytes::from_static(b"{\"metadata\":\""));
         assert_eq!(scanner.next(), Ok(None));
         let chunk = Bytes::from(vec![b'x'; 1 << 20]);
         let outcome = (0..17).try_for_each(|_| {

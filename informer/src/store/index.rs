@@ -3,10 +3,12 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Hasher;
 use super::slab::Id;
 use super::trie::Trie;
+use crate::log_limit::{LOG_INTERVAL, LogLimit};
 use crate::{BoxError, ObjectKey};
 
 /// Name of the index from a namespace to its objects, which every store has.
@@ -21,6 +23,14 @@ type Values = Result<Vec<String>, BoxError>;
 pub(super) struct Indexer<K> {
     pub(super) name: Arc<str>,
     function: Arc<dyn Fn(&K) -> Values + Send + Sync>,
+    failures: Arc<Failures>,
+}
+
+/// Objects that an index left out.
+#[derive(Debug)]
+struct Failures {
+    count: AtomicU64,
+    log: LogLimit,
 }
 
 impl<K> Clone for Indexer<K> {
@@ -28,6 +38,7 @@ impl<K> Clone for Indexer<K> {
         Self {
             name: Arc::clone(&self.name),
             function: Arc::clone(&self.function),
+            failures: Arc::clone(&self.failures),
         }
     }
 }
@@ -43,10 +54,20 @@ impl<K> Indexer<K> {
         Self {
             name: Arc::from(name),
             function: Arc::new(function),
+            failures: Arc::new(Failures {
+                count: AtomicU64::new(0),
+                log: LogLimit::new(LOG_INTERVAL),
+            }),
         }
     }
 
-    /// Values of `object`; a function that fails or panics gives none and a line in the log.
+    /// How often the function failed or panicked.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.count.load(Ordering::Relaxed)
+    }
+
+    /// Values of `object`; a function that fails or panics gives none. That is counted, and the
+    /// first of them in some minutes has a line in the log.
     pub(super) fn values(&self, key: &ObjectKey, object: &K) -> Vec<String> {
         let problem = match catch_unwind(AssertUnwindSafe(|| (self.function)(object))) {
             Ok(Ok(mut values)) => {
@@ -57,7 +78,10 @@ impl<K> Indexer<K> {
             Ok(Err(error)) => error.to_string(),
             Err(panic) => format!("panic: {}", crate::error::panic_text(&*panic)),
         };
-        tracing::error!(index = %self.name, %key, problem, "object left out of an index");
+        self.failures.count.fetch_add(1, Ordering::Relaxed);
+        if let Some(since) = self.failures.log.admit() {
+            tracing::error!(index = %self.name, %key, problem, since, "object left out of an index");
+        }
         Vec::new()
     }
 }

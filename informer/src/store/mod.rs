@@ -51,6 +51,12 @@ pub(crate) enum Delta<K> {
     Deleted(K),
     /// An object was deleted whose last state cannot be read.
     Vanished(ObjectKey),
+    /// An object is there that cannot be read. What is stored under its key stays, unless its UID
+    /// tells that it is another one, which is gone then.
+    Unreadable {
+        key: ObjectKey,
+        uid: String,
+    },
 }
 
 /// Outcome of [`Store::apply`].
@@ -104,6 +110,8 @@ pub(crate) struct Version<K> {
     entries: Slab<Arc<Entry<K>>>,
     ids: Trie<Id>,
     indexes: Vec<Index>,
+    /// What gives the values of `indexes`, at the same places.
+    indexers: Arc<[Indexer<K>]>,
     resource_version: Arc<str>,
 }
 
@@ -123,6 +131,7 @@ impl<K> Clone for Version<K> {
             entries: self.entries.clone(),
             ids: self.ids.clone(),
             indexes: self.indexes.clone(),
+            indexers: Arc::clone(&self.indexers),
             resource_version: Arc::clone(&self.resource_version),
         }
     }
@@ -284,8 +293,8 @@ fn names<K: Resource>(object: &K) -> Option<(Option<&str>, &str)> {
 #[derive(Debug)]
 pub(crate) struct Store<K> {
     current: ArcSwap<Version<K>>,
-    /// Held through every write; the indexers only change together with the version.
-    indexers: Mutex<Arc<[Indexer<K>]>>,
+    /// Held through every write.
+    writing: Mutex<()>,
     resource_version: watch::Sender<Arc<str>>,
 }
 
@@ -306,11 +315,12 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             entries: Slab::default(),
             ids: Trie::default(),
             indexes: vec![Index::new(Arc::clone(&by_namespace.name))],
+            indexers: Arc::new([by_namespace]),
             resource_version: Arc::clone(&nothing),
         };
         Self {
             current: ArcSwap::from_pointee(version),
-            indexers: Mutex::new(Arc::new([by_namespace])),
+            writing: Mutex::new(()),
             resource_version: watch::Sender::new(nothing),
         }
     }
@@ -345,15 +355,16 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         name: &str,
         function: impl Fn(&K) -> Result<Vec<String>, BoxError> + Send + Sync + 'static,
     ) -> Result<(), Error> {
-        let mut indexers = self.indexers.lock();
-        if indexers.iter().any(|indexer| *indexer.name == *name) {
+        let _writing = self.writing.lock();
+        let mut version = Version::clone(&self.current.load());
+        if version.index(name).is_ok() {
             return Err(Error::IndexExists {
                 name: name.to_owned(),
             });
         }
+        let indexers = &version.indexers;
         let position = Position::try_from(indexers.len()).map_err(|_| Error::TooManyIndexes)?;
         let indexer = Indexer::new(name, function);
-        let mut version = Version::clone(&self.current.load());
         version.indexes.push(Index::new(Arc::clone(&indexer.name)));
         let entries: Vec<_> = version.iter().map(Arc::clone).collect();
         for entry in entries {
@@ -369,19 +380,10 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                 values: values.into(),
             }));
         }
-        *indexers = indexers.iter().cloned().chain([indexer]).collect();
+        let indexers = version.indexers.iter().cloned();
+        version.indexers = indexers.chain([indexer]).collect();
         self.publish(version);
         Ok(())
-    }
-
-    /// The values that an index gives for an object, stored or not. Waits for a write in progress.
-    pub(crate) fn index_of(&self, index: &str, object: &K) -> Result<Vec<String>, Error> {
-        let indexers = self.indexers.lock();
-        let indexer = indexers.iter().find(|indexer| *indexer.name == *index);
-        let indexer = indexer.ok_or_else(|| Error::UnknownIndex {
-            name: index.to_owned(),
-        })?;
-        Ok(indexer.values(&ObjectKey::of(object), object))
     }
 
     /// Applies the steps of a watch in order and publishes them at once with `resource_version`.
@@ -395,7 +397,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         resource_version: Option<&str>,
         strict_adds: bool,
     ) -> Applied<K> {
-        let indexers = self.indexers.lock();
+        let _writing = self.writing.lock();
         let mut version = Version::clone(&self.current.load());
         let mut applied = Applied {
             changes: Vec::new(),
@@ -408,9 +410,9 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                         applied.began_anew = Some(key);
                         break;
                     }
-                    version.upsert(&indexers, object, &mut applied.changes);
+                    version.upsert(object, &mut applied.changes);
                 }
-                Delta::Modified(object) => version.upsert(&indexers, object, &mut applied.changes),
+                Delta::Modified(object) => version.upsert(object, &mut applied.changes),
                 Delta::Deleted(object) => {
                     let Some(key) = version.shared_key(&object) else {
                         continue;
@@ -422,13 +424,11 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                         final_state_known: true,
                     });
                 }
-                Delta::Vanished(key) => {
-                    if let Some(entry) = version.take(&key) {
-                        let object = Arc::clone(&entry.object);
-                        applied.changes.push(Change::Deleted {
-                            object,
-                            final_state_known: false,
-                        });
+                Delta::Vanished(key) => version.lose(&key, &mut applied.changes),
+                Delta::Unreadable { key, uid } => {
+                    let stored = version.get(&key);
+                    if stored.is_some_and(|stored| !is_of(&*stored.object, Some(&uid))) {
+                        version.lose(&key, &mut applied.changes);
                     }
                 }
             }
@@ -454,6 +454,12 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     }
 }
 
+/// Whether `object` may be the one that has this UID, as far as UIDs tell.
+fn is_of<K: Resource>(object: &K, uid: Option<&str>) -> bool {
+    let own = object.meta().uid.as_deref();
+    uid.is_none_or(|uid| own.is_none_or(|own| own == uid))
+}
+
 fn same_object<K: Resource>(left: &K, right: &K) -> bool {
     left.meta().uid == right.meta().uid
 }
@@ -464,18 +470,23 @@ fn same_state<K: Resource>(left: &K, right: &K) -> bool {
 }
 
 impl<K: Resource> Version<K> {
+    /// The values that an index gives for an object, stored or not.
+    pub(crate) fn index_of(&self, index: &str, object: &K) -> Result<Vec<String>, Error> {
+        let indexer = &self.indexers[usize::from(self.position(index)?)];
+        Ok(indexer.values(&ObjectKey::of(object), object))
+    }
+
+    /// How often functions of indexes failed.
+    pub(crate) fn index_failures(&self) -> u64 {
+        self.indexers.iter().map(Indexer::failures).sum()
+    }
+
     /// An entry of `object`; index values that stay as they were `before` need no look into the
     /// indexes.
-    fn entry(
-        &self,
-        indexers: &[Indexer<K>],
-        key: ObjectKey,
-        object: Arc<K>,
-        before: Option<&Entry<K>>,
-    ) -> Arc<Entry<K>> {
+    fn entry(&self, key: ObjectKey, object: Arc<K>, before: Option<&Entry<K>>) -> Arc<Entry<K>> {
         let known = before.map_or(&[][..], |entry| &entry.values);
-        let mut values = Vec::with_capacity(indexers.len());
-        for ((position, indexer), index) in (0..).zip(indexers).zip(&self.indexes) {
+        let mut values = Vec::with_capacity(self.indexers.len());
+        for ((position, indexer), index) in (0..).zip(&*self.indexers).zip(&self.indexes) {
             for value in indexer.values(&key, &object) {
                 let same = |(at, of): &&(Position, Arc<str>)| *at == position && **of == *value;
                 let interned = match known.iter().find(same) {
@@ -514,7 +525,7 @@ impl<K: Resource> Version<K> {
 
     /// Stores `object`. An object of another UID under the same key is another object: it came
     /// after a deletion that nobody saw.
-    fn upsert(&mut self, indexers: &[Indexer<K>], object: K, changes: &mut Vec<Change<K>>) {
+    fn upsert(&mut self, object: K, changes: &mut Vec<Change<K>>) {
         let Some(key) = self.shared_key(&object) else {
             return;
         };
@@ -524,15 +535,23 @@ impl<K: Resource> Version<K> {
             return;
         }
         let new = Arc::new(object);
-        let entry = self.entry(
-            indexers,
-            key,
-            Arc::clone(&new),
-            before.map(|before| &**before),
-        );
+        let before = before.map(|before| &**before);
+        let entry = self.entry(key, Arc::clone(&new), before);
         let (gone, change) = changes_by(self.put_at(id, &entry), new);
         changes.extend(gone);
         changes.push(change);
+    }
+}
+
+impl<K> Version<K> {
+    /// Takes an object out whose end nobody saw.
+    fn lose(&mut self, key: &ObjectKey, changes: &mut Vec<Change<K>>) {
+        if let Some(entry) = self.take(key) {
+            changes.push(Change::Deleted {
+                object: Arc::clone(&entry.object),
+                final_state_known: false,
+            });
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use kube_core::Resource;
 use super::index::{Index, Indexer};
 use super::slab::Slab;
 use super::trie::Trie;
-use super::{Change, Entry, Store, Version, changes_by, same_state};
+use super::{Change, Entry, Store, Version, changes_by, is_of, same_state};
 use crate::ObjectKey;
 
 /// The state that a list builds beside the stored one.
@@ -19,7 +19,6 @@ pub(crate) struct BuildUp<K> {
     /// The state that the list is compared with.
     base: Arc<Version<K>>,
     next: Version<K>,
-    indexers: Arc<[Indexer<K>]>,
     /// Entries that differ from the stored ones, in list order. One that a later object of its
     /// key replaced, or that was removed, is no longer the one in `next`.
     fresh: Vec<Arc<Entry<K>>>,
@@ -43,15 +42,23 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
         let Some(key) = key else { return false };
         let before = stored.map(|stored| &**stored);
         let object = Arc::new(object);
-        let entry = self.next.entry(&self.indexers, key, object, before);
+        let entry = self.next.entry(key, object, before);
         self.next.put(&entry);
         self.fresh.push(entry);
         true
     }
 
-    /// Takes the stored copy of an object over, if there is one.
-    pub(crate) fn keep(&mut self, key: &ObjectKey) {
-        if let Some(stored) = self.base.get(key) {
+    /// An object is there that cannot be read. The copy that is known of it stays, the newest one
+    /// if there are two. A copy of another `uid` is of another object, which is gone.
+    pub(crate) fn keep(&mut self, key: &ObjectKey, uid: Option<&str>) {
+        let is_copy = |entry: &Entry<K>| is_of(&*entry.object, uid);
+        if let Some(newest) = self.next.get(key) {
+            if !is_copy(newest) {
+                self.next.take(key);
+            }
+        } else if let Some(stored) = self.base.get(key)
+            && is_copy(stored)
+        {
             self.next.put(stored);
         }
     }
@@ -63,13 +70,13 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
 
     /// The new state with the values of all `indexers`, of which some came during the build-up.
     fn indexed(&self, indexers: &Arc<[Indexer<K>]>) -> Version<K> {
-        if Arc::ptr_eq(indexers, &self.indexers) {
+        if Arc::ptr_eq(indexers, &self.next.indexers) {
             return self.next.clone();
         }
         let mut next = self.next.emptied(indexers);
         for entry in self.next.iter() {
             let object = Arc::clone(&entry.object);
-            let entry = next.entry(indexers, entry.key.clone(), object, Some(entry));
+            let entry = next.entry(entry.key.clone(), object, Some(entry));
             next.put(&entry);
         }
         next
@@ -79,12 +86,10 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
 impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// Begins a new state, to be finished by [`Store::replace`].
     pub(crate) fn build_up(&self) -> BuildUp<K> {
-        let indexers = Arc::clone(&*self.indexers.lock());
         let base = self.version();
         BuildUp {
-            next: base.emptied(&indexers),
+            next: base.emptied(&base.indexers),
             base,
-            indexers,
             fresh: Vec::new(),
         }
     }
@@ -92,9 +97,9 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
     /// Publishes the built state and tells the differences: deletions first, then the rest in
     /// list order. A deletion carries the last state known, which need not be the final one.
     pub(crate) fn replace(&self, built: &BuildUp<K>, resource_version: &str) -> Vec<Change<K>> {
-        let indexers = self.indexers.lock();
+        let _writing = self.writing.lock();
         let before = self.current.load_full();
-        let mut version = built.indexed(&indexers);
+        let mut version = built.indexed(&before.indexers);
         let mut changes = Vec::with_capacity(built.fresh.len());
         for entry in before.iter() {
             if version.id(&entry.key).is_none() {
@@ -124,7 +129,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
 
 impl<K: Resource> Version<K> {
     /// A version without objects, with the indexes of `indexers`.
-    fn emptied(&self, indexers: &[Indexer<K>]) -> Self {
+    fn emptied(&self, indexers: &Arc<[Indexer<K>]>) -> Self {
         let indexes = indexers.iter();
         Self {
             hasher: self.hasher.clone(),
@@ -133,6 +138,7 @@ impl<K: Resource> Version<K> {
             indexes: indexes
                 .map(|indexer| Index::new(Arc::clone(&indexer.name)))
                 .collect(),
+            indexers: Arc::clone(indexers),
             resource_version: Arc::clone(&self.resource_version),
         }
     }

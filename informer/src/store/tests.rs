@@ -213,6 +213,44 @@ fn i62_an_index_function_that_fails_or_panics_leaves_out_its_object_alone() {
         1
     );
     assert_eq!(by_label(&store, "l").len(), 3);
+    assert_eq!(store.version().index_failures(), 2);
+}
+
+#[test]
+fn i65_an_index_function_may_read_the_cache_and_its_indexes() {
+    let store = Arc::new(store());
+    let reader = Arc::downgrade(&store);
+    let count = move |object: &ConfigMap| {
+        let store = reader.upgrade().expect("the store runs this");
+        let version = store.version();
+        let same = labels(object).into_iter().map(|label| {
+            let of_index = version.index_of("labels", object).unwrap();
+            assert!(of_index.contains(&label));
+            version.by_index("labels", &label).unwrap().count()
+        });
+        Ok(vec![same.sum::<usize>().to_string()])
+    };
+    store.add_index("before it", count).unwrap();
+    let (done, outcome) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for uid in 1..=3 {
+            let name = format!("o{uid}");
+            apply(
+                &store,
+                vec![Delta::Added(object(&name, uid, 1, &["l"]))],
+                "1",
+            );
+        }
+        let version = store.version();
+        let counts = version.index_values("before it").unwrap();
+        done.send(counts.map(ToString::to_string).collect::<BTreeSet<_>>())
+    });
+    let counts = outcome.recv_timeout(Duration::from_secs(20));
+    assert_eq!(
+        counts,
+        Ok(names(["0", "1", "2"])),
+        "no write waits for itself"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,6 +331,41 @@ fn h13_another_uid_under_the_same_key_is_another_object() {
     apply(&store, vec![Delta::Added(object("a", 1, 1, &[]))], "1");
     let changes = apply(&store, vec![Delta::Modified(object("a", 2, 2, &[]))], "2");
     assert_eq!(changes, ["-?a:1@1", "+a:2@2"]);
+}
+
+#[test]
+fn i59_an_unreadable_object_keeps_its_own_copy_and_ends_the_one_whose_place_it_took() {
+    // What the list gave before it of the key, the UID that could be read, what is told.
+    let cases: [(Option<(u32, u64)>, Option<&str>, &[&str]); 7] = [
+        (None, None, &[]),
+        (None, Some("1"), &[]),
+        (None, Some("2"), &["-?a:1@5"]),
+        (Some((1, 6)), None, &["a:1@5~a:1@6"]),
+        (Some((1, 6)), Some("1"), &["a:1@5~a:1@6"]),
+        (Some((1, 6)), Some("2"), &["-?a:1@5"]),
+        (Some((2, 6)), Some("2"), &["-?a:1@5", "+a:2@6"]),
+    ];
+    let key = ObjectKey::namespaced("n1", "a");
+    for (listed, uid, want) in cases {
+        let store = store();
+        apply(&store, vec![Delta::Added(object("a", 1, 5, &[]))], "5");
+        let mut built = store.build_up();
+        if let Some((uid, version)) = listed {
+            assert!(built.put(object("a", uid, version, &[])));
+        }
+        built.keep(&key, uid);
+        let told = shown(&store.replace(&built, "9"));
+        assert_eq!(told, want, "{listed:?} then {uid:?}");
+    }
+    for (uid, want) in [("1", &[][..]), ("2", &["-?a:1@5"])] {
+        let store = store();
+        apply(&store, vec![Delta::Added(object("a", 1, 5, &[]))], "5");
+        let (key, uid) = (key.clone(), uid.to_owned());
+        assert_eq!(
+            apply(&store, vec![Delta::Unreadable { key, uid }], "6"),
+            want
+        );
+    }
 }
 
 #[test]
