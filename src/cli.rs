@@ -17,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 use crate::Options;
 use crate::controller::Timing;
 use crate::operations::OperationsArgs;
+use crate::orphans;
 use crate::provider::config::Providers;
 use crate::telemetry::{self, LogFormat};
 
@@ -43,6 +44,8 @@ pub enum Command {
     Dev(crate::dev::Args),
     /// Print the CustomResourceDefinition as YAML.
     Crd,
+    /// Show the instances that no Proxy stands behind any more, or delete them.
+    Gc(Box<orphans::command::Args>),
 }
 
 impl Args {
@@ -64,7 +67,7 @@ impl Args {
         Self::command()
             .error(
                 clap::error::ErrorKind::MissingSubcommand,
-                "a command is needed: run or crd; for example `proxy-operator run`",
+                "a command is needed: run, crd or gc; for example `proxy-operator run`",
             )
             .exit()
     }
@@ -98,6 +101,10 @@ pub struct RunArgs {
     /// YAML file of providers (name: {kind: …}); default is one, kubernetes, of kind kubernetes.
     #[arg(long, value_name = "FILE", env = "PXO_PROVIDERS", value_parser = providers)]
     providers: Option<Providers>,
+
+    /// Orphans.
+    #[command(flatten)]
+    orphans: OrphanArgs,
 
     /// Leader election and endpoints.
     #[command(flatten)]
@@ -170,6 +177,29 @@ pub struct Times {
     backoff_max: Duration,
 }
 
+/// Flags about instances that no Proxy stands behind any more.
+#[derive(Debug, clap::Args)]
+pub struct OrphanArgs {
+    /// What becomes of instances without a Proxy.
+    #[arg(long, value_name = "MODE", env = "PXO_GC_MODE", default_value_t)]
+    gc_mode: orphans::Mode,
+
+    /// Time from one look for orphans to the next.
+    #[arg(long, value_name = "TIME", env = "PXO_GC_INTERVAL", default_value = "10m",
+          value_parser = between("100ms", "24h"))]
+    gc_interval: Duration,
+
+    /// Age below which an instance without a Proxy is left alone.
+    #[arg(long, value_name = "TIME", env = "PXO_GC_MIN_AGE", default_value = "15m",
+          value_parser = between("0s", "24h"))]
+    gc_min_age: Duration,
+
+    /// How long the API server must have answered without a break before an orphan is deleted.
+    #[arg(long, value_name = "TIME", env = "PXO_GC_CALM", default_value = "5m",
+          value_parser = between("0s", "24h"))]
+    gc_calm: Duration,
+}
+
 /// A log filter that was checked; [`EnvFilter`] itself cannot be cloned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter(String);
@@ -223,6 +253,12 @@ impl RunArgs {
             default_proxy_image: self.default_proxy_image,
             providers: self.providers.unwrap_or_default(),
             operations,
+            orphans: orphans::Settings {
+                mode: self.orphans.gc_mode,
+                interval: self.orphans.gc_interval,
+                min_age: self.orphans.gc_min_age,
+                calm: self.orphans.gc_calm,
+            },
             ..Options::default()
         })
     }
@@ -273,6 +309,7 @@ pub async fn execute(command: Command) -> Result<(), crate::Error> {
         #[cfg(feature = "dev")]
         Command::Dev(args) => Ok(crate::dev::run(args).await.map_err(Box::new)?),
         Command::Crd => print_crd(),
+        Command::Gc(args) => Ok(orphans::command::run(*args).await.map_err(Box::new)?),
     }
 }
 
@@ -305,7 +342,7 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 /// It becomes a pod label and a cloud label.
-fn cluster_id(text: &str) -> Result<String, String> {
+pub(crate) fn cluster_id(text: &str) -> Result<String, String> {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
@@ -336,7 +373,7 @@ fn image(text: &str) -> Result<String, String> {
     }
 }
 
-fn providers(path: &str) -> Result<Providers, String> {
+pub(crate) fn providers(path: &str) -> Result<Providers, String> {
     Providers::read(path.as_ref()).map_err(|error| error.to_string())
 }
 
@@ -414,6 +451,10 @@ mod tests {
                 &["--backoff-base", "10s", "--backoff-max", "1s"],
                 &["--backoff-max", "1s", "10s"],
             ),
+            (
+                &["--gc-mode", "purge"],
+                &["--gc-mode", "purge", "off", "dry-run", "delete"],
+            ),
             (&["--wrkers", "1"], &["--wrkers", "--workers"]),
             (
                 &["--health-address", "8081"],
@@ -438,6 +479,28 @@ mod tests {
             for part in parts {
                 assert!(text.contains(part), "{flags:?} should name {part}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn d10_gc_asks_what_to_do_and_to_delete_for_the_number() {
+        for (flags, part) in [
+            (&[][..], "--dry-run"),
+            (&["--delete"], "--count"),
+            (&["--delete", "--count", "0"], "--count"),
+            (&["--count", "3"], "--dry-run"),
+            (&["--dry-run", "--count", "3"], "--count"),
+            (&["--dry-run", "--delete", "--count", "3"], "--delete"),
+            (&["--dry-run", "-o", "xml"], "json"),
+        ] {
+            let args = ["proxy-operator", "gc"].iter().chain(flags);
+            let error = Args::try_parse_from(args).expect_err("refused");
+            assert_eq!(error.exit_code(), 2, "{flags:?}");
+            assert!(error.to_string().contains(part), "{flags:?}: {error}");
+        }
+        for flags in [&["--dry-run"][..], &["--delete", "--count", "3"]] {
+            let args = ["proxy-operator", "gc"].iter().chain(flags);
+            assert!(Args::try_parse_from(args).is_ok(), "{flags:?}");
         }
     }
 

@@ -111,6 +111,12 @@ words! {
     DeletionBlocked: Warning, "Delete";
     /// The Proxy went and its instance was let go.
     InstanceAbandoned: Warning, "Delete";
+    /// An instance without a Proxy was found.
+    OrphanFound: Warning, "CollectOrphans";
+    /// Its provider was asked to delete an instance without a Proxy.
+    OrphanDeleted: Warning, "CollectOrphans";
+    /// A guard keeps all instances without a Proxy.
+    OrphansKept: Warning, "CollectOrphans";
 }
 
 /// Where Events go after both limits.

@@ -16,6 +16,7 @@
 //! - [`api`]: the Proxy resource; no IO.
 //! - [`controller`]: what is done with a Proxy, and when.
 //! - [`provider`]: where machines come from.
+//! - [`orphans`]: instances that no Proxy stands behind any more.
 //! - [`operations`]: leader election, health and metrics endpoints.
 //! - [`cli`], [`telemetry`]: the rim of the program.
 //!
@@ -27,7 +28,8 @@
 //! - No content of a Secret in a cache, log line, condition or error.
 //!
 //! Not guaranteed: two operators of the same cluster id at the same time do no harm to instances,
-//! but they do each other's work twice. Instances whose Proxy was deleted by force are left behind.
+//! but they do each other's work twice. Instances whose Proxy was deleted by force are left behind
+//! unless orphans are told to go.
 //!
 //! Features: `dev` (default) builds the embedded cluster and the subcommand `dev`; `testing` keeps
 //! the crash points of [`crash`] in a release build.
@@ -46,12 +48,13 @@ pub mod crash;
 pub mod dev;
 mod events;
 pub mod operations;
+pub mod orphans;
 pub mod provider;
 mod refused;
 pub mod telemetry;
 
 pub use ::controller::informer::client::ConfigSource;
-pub use cluster::Error as ClusterError;
+pub use cluster::{CONFIG_MAP, Error as ClusterError, KEY as CLUSTER_ID_KEY};
 pub use controller::Timing;
 pub use refused::Refused;
 
@@ -87,6 +90,8 @@ pub struct Options {
     pub grace: Duration,
     /// Leader election and endpoints. Default none.
     pub operations: Operations,
+    /// How orphans are collected. By default they are reported and stay.
+    pub orphans: orphans::Settings,
 }
 
 impl Default for Options {
@@ -101,6 +106,7 @@ impl Default for Options {
             sync_timeout: Duration::from_secs(120),
             grace: Duration::from_secs(20),
             operations: Operations::default(),
+            orphans: orphans::Settings::default(),
         }
     }
 }
@@ -130,6 +136,9 @@ pub enum Error {
     /// Stdout does not take output.
     #[error("write to stdout")]
     Stdout(#[source] std::io::Error),
+    /// The subcommand `gc` failed.
+    #[error(transparent)]
+    Orphans(#[from] Box<orphans::command::Error>),
     /// The subcommand `dev` failed.
     #[cfg(feature = "dev")]
     #[error(transparent)]
@@ -185,6 +194,11 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     };
     let default_image = options.default_proxy_image.as_deref();
     let providers = options.providers.build(&client, default_image);
+    let store = cluster::Store::new(client.clone(), options.operations.namespace(&client));
+    let settled = store.settle(&cluster_id, &providers, options.sync_timeout, &stop);
+    if settled.await?.is_none() {
+        return Ok(());
+    }
     tracing::info!(server, cluster_id = &*cluster_id, "operator starts");
     let operator = Operator::build(Parts {
         client,
@@ -195,6 +209,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         sync_timeout: options.sync_timeout,
         grace: options.grace,
         operations: options.operations,
+        orphans: options.orphans,
+        store,
     })
     .map_err(Box::new)?;
     operator.run(stop).await.map_err(Box::new)?;

@@ -44,6 +44,8 @@ pub enum Error {
 /// What runs beside the controller. The default is nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operations {
+    /// Namespace of the operator's own objects. Default is that of the kubeconfig or ServiceAccount.
+    pub namespace: Option<String>,
     /// Lets one of several operators work at a time. Default none: work at once.
     pub election: Option<Election>,
     /// Where `/healthz` and `/readyz` are served. Default nowhere.
@@ -113,6 +115,12 @@ impl Operations {
             .map_err(|error| Error::Election(Box::new(error)))
     }
 
+    /// The namespace of the operator's own objects, the Lease among them.
+    pub(crate) fn namespace<'a>(&'a self, client: &'a Client) -> &'a str {
+        let named = self.namespace.as_deref();
+        named.unwrap_or_else(|| client.default_namespace())
+    }
+
     /// Adds the endpoints to `manager`; they listen from here on. `page` is what metrics have beside
     /// those of the framework, in the Prometheus text format.
     pub(crate) fn serve(
@@ -172,7 +180,8 @@ pub struct OperationsArgs {
     #[arg(long, env = "PXO_LEADER_ELECT")]
     leader_elect: bool,
 
-    /// Namespace of the Lease; default is that of the kubeconfig or ServiceAccount.
+    /// Namespace of the Lease and of the operator's ConfigMap; default is that of the kubeconfig or
+    /// ServiceAccount.
     #[arg(long, value_name = "NAMESPACE", env = "PXO_LEADER_ELECT_NAMESPACE")]
     leader_elect_namespace: Option<String>,
 
@@ -221,7 +230,7 @@ impl OperationsArgs {
     /// What is wrong with flags that do not go together, with what is allowed.
     pub(crate) fn into_operations(self) -> Result<Operations, String> {
         let election = Election {
-            namespace: self.leader_elect_namespace,
+            namespace: self.leader_elect_namespace.clone(),
             lease_duration: self.leader_elect_lease_duration,
             renew_deadline: self.leader_elect_renew_deadline,
             retry_period: self.leader_elect_retry_period,
@@ -231,6 +240,7 @@ impl OperationsArgs {
             .validate()
             .map_err(|error| format!("--leader-elect-…: {error}"))?;
         Ok(Operations {
+            namespace: self.leader_elect_namespace,
             election: self.leader_elect.then_some(election),
             health_address: self.health_address,
             metrics_address: self.metrics_address,

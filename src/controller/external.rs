@@ -32,7 +32,8 @@ impl ProxyReconciler {
             }
         }
         // E-02
-        if plan::has_managed_past(pass.proxy()) {
+        let found = self.unclaimed.take(pass.key(), pass.uid());
+        if plan::has_managed_past(pass.proxy()) || found.is_some() {
             return self.release_managed_past(pass).await;
         }
         Ok(Next::Event)

@@ -35,7 +35,13 @@ impl ProxyReconciler {
         }
         let proxy = Arc::clone(pass.base());
         let mut inputs = None;
-        match plan::gate(&proxy, |name| self.providers.get(name).is_some()) {
+        let gate = plan::gate(&proxy, |name| self.providers.get(name).is_some());
+        if gate != Gate::AddFinalizer
+            && let Some(next) = self.claim(pass).await?
+        {
+            return Ok(next);
+        }
+        match gate {
             // M1
             Gate::AddFinalizer => {
                 pass.add_finalizer().await?;

@@ -11,6 +11,7 @@
 //! | `recent` | what this process made of late |
 //! | `metrics` | O-05: what is counted |
 //! | `news` | R-13: which Events a pass tells |
+//! | `unclaimed` | G-01: instances that the orphan collection found for Proxies without one on record |
 //! | `pass`, `status` | one pass: copies, metadata writes, the one status write |
 //!
 //! Invariants: an instance is made only for a Proxy that carries the finalizer; a Proxy loses the
@@ -40,8 +41,9 @@ mod replace;
 mod simulation;
 mod status;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod timing;
+mod unclaimed;
 mod wiring;
 
 pub use error::Error as PassError;

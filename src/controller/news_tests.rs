@@ -95,7 +95,8 @@ fn r13_what_a_managed_pass_changed_decides_what_it_tells() {
     let no = |reason, instance| with(false, reason, instance);
     let one = Some("one");
     let created = Deed::Created;
-    let cases: &[(&str, Sketch, Sketch, Option<&Deed>, &[&str])] = &[
+    type Case<'a> = (&'a str, Sketch, Sketch, Option<&'a Deed>, &'a [&'a str]);
+    let cases: &[Case<'_>] = &[
         (
             "made",
             NOTHING,

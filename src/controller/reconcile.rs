@@ -21,6 +21,7 @@ use super::pass::{OwnWrites, Pass};
 use super::plan::{self, Branch};
 use super::recent::Recent;
 use super::timing::{Next, Timing};
+use super::unclaimed::Unclaimed;
 use crate::api::{Proxy, ProxyStatus};
 use crate::crash::{self, Cp};
 use crate::events::Events;
@@ -64,6 +65,7 @@ pub(crate) struct ProxyReconciler {
     pub(crate) events: Arc<Events>,
     /// O-05
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) unclaimed: Unclaimed,
     /// The time of day; decides what ages by the API's times, never a wait.
     pub(crate) clock: Clock,
     /// A number in [-1, 1], to spread waits that would end together.
@@ -156,6 +158,7 @@ impl ProxyReconciler {
         self.own_writes.store.clear(key);
         self.steps.remove(key);
         self.recent.forget(key);
+        self.unclaimed.forget(key);
         self.budget.give_back(key);
     }
 

@@ -23,6 +23,7 @@ use super::pass::OwnWrites;
 use super::recent::Recent;
 use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
+use super::unclaimed::Unclaimed;
 use crate::api::Proxy;
 use crate::api::conditions::{self, ConditionType};
 use crate::events::Events;
@@ -207,6 +208,9 @@ impl Server {
 
     pub(crate) fn answer(&self, method: &http::Method, path: &str, body: &[u8]) -> (u16, Value) {
         let mut state = self.state();
+        if method == http::Method::GET && path.ends_with("/proxies") {
+            return (200, state.list("proxies/"));
+        }
         let (target, is_status) = match path.strip_suffix("/status") {
             Some(target) => (target, true),
             None => (path, false),
@@ -215,7 +219,7 @@ impl Server {
             .split_once("/namespaces/crawl/")
             .expect("a namespaced path");
         let Some(present) = state.objects.get(target).cloned() else {
-            return refusal(404, "NotFound", "not found");
+            return not_found(target);
         };
         if method == http::Method::GET {
             return (200, present);
@@ -261,6 +265,16 @@ impl Server {
 }
 
 impl State {
+    fn list(&self, prefix: &str) -> Value {
+        let objects = self.objects.iter();
+        let items: Vec<_> = objects
+            .filter(|(path, _)| path.starts_with(prefix))
+            .map(|(_, object)| object)
+            .collect();
+        json!({ "kind": "List", "apiVersion": "v1", "items": items,
+            "metadata": { "resourceVersion": self.version.to_string() } })
+    }
+
     fn stamp(&mut self, object: &mut Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -298,6 +312,14 @@ impl State {
             object,
         });
     }
+}
+
+/// No object has that path.
+fn not_found(path: &str) -> (u16, Value) {
+    let (code, mut status) = refusal(404, "NotFound", "not found");
+    let (kind, name) = path.split_once('/').expect("a kind and a name");
+    status["details"] = json!({ "kind": kind, "name": name });
+    (code, status)
 }
 
 pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> (u16, Value) {
@@ -580,6 +602,12 @@ impl World {
         self.reconciler.census = Box::new(move |_| census.clone());
     }
 
+    /// Lets the orphan collection find an instance of the Proxy with that UID.
+    pub(crate) fn find_unclaimed(&self, uid: &str) {
+        let key = ObjectKey::namespaced("crawl", "a");
+        self.reconciler.unclaimed.note(key, uid, "fake");
+    }
+
     /// Events told so far; forgets them.
     pub(crate) fn take_events(&self) -> Vec<String> {
         std::mem::take(&mut self.told.lock().expect("not poisoned"))
@@ -649,6 +677,7 @@ fn reconciler(
         recent: Recent::new(),
         events: Arc::new(told_to(told)),
         metrics: Arc::default(),
+        unclaimed: Unclaimed::default(),
         clock: virtual_now,
         spread: || rand::random_range(-1.0..=1.0),
         steps: DashMap::new(),

@@ -8,8 +8,8 @@ use controller::election::Elector;
 use controller::events::{self, RecorderOptions, recorder};
 use controller::informer::metrics as informers;
 use controller::{
-    Controller, ControllerOptions, Event, Informer, InformerOptions, Lister, Manager,
-    ManagerOptions, MetadataOnly, ObjectKey, Source,
+    Controller, ControllerOptions, Event, Feed, FeedSender, Informer, InformerOptions, Lister,
+    Manager, ManagerOptions, MetadataOnly, ObjectKey, Source,
 };
 use dashmap::DashMap;
 use k8s_openapi::api::core::v1::Secret;
@@ -25,9 +25,12 @@ use super::pass::OwnWrites;
 use super::recent::Recent;
 use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
+use super::unclaimed::Unclaimed;
 use crate::api::Proxy;
+use crate::cluster::Store;
 use crate::events::{Events, REPORTER};
 use crate::operations::{self, Operations};
+use crate::orphans::{self, Calm, Collector, Fleet, HandOver, Mode, Notices};
 use crate::provider::Registry;
 
 /// Index of the Proxy cache: `namespace/name` of every Secret that decides what runs.
@@ -80,6 +83,8 @@ pub(crate) struct Parts {
     pub(crate) sync_timeout: Duration,
     pub(crate) grace: Duration,
     pub(crate) operations: Operations,
+    pub(crate) orphans: orphans::Settings,
+    pub(crate) store: Store,
 }
 
 impl std::fmt::Debug for ProxyReconciler {
@@ -116,6 +121,14 @@ impl Operator {
             })
             .map_err(Error::Informer)?;
 
+        let calm = Calm::new();
+        for listen in [
+            proxies.set_error_handler(calm.listener()),
+            secrets.set_error_handler(calm.listener()),
+        ] {
+            listen.map_err(Error::Informer)?;
+        }
+
         let lister = proxies.lister();
         let (recorder, writer) = recorder(parts.client.clone(), RecorderOptions::new(REPORTER))
             .map_err(Error::Events)?;
@@ -125,6 +138,28 @@ impl Operator {
         let circuits = Circuits::new(parts.timing.quota_retry);
         let elector = parts.operations.elector(&parts.client)?;
         let leads = operations::leads(elector.as_ref().map(Elector::handle));
+        let unclaimed = Unclaimed::default();
+        let (found, feed) = Feed::channel("unclaimed instances");
+        let collector = Arc::new(Collector {
+            settings: parts.orphans,
+            providers: providers.clone(),
+            cluster_id: Arc::clone(&parts.cluster_id),
+            fleet: Fleet::new(parts.client.clone()),
+            calm,
+            synced: Box::new({
+                let (proxies, secrets) = (proxies.clone(), secrets.clone());
+                move || proxies.has_synced() && secrets.has_synced()
+            }),
+            leads: Arc::clone(&leads),
+            hand_over: hand_over(unclaimed.clone(), found),
+            notices: Notices {
+                events: Some(Arc::clone(&events)),
+                about: parts.store.reference(),
+            },
+            metrics: orphans::Metrics::default(),
+            store: parts.store,
+            clock: Timestamp::now,
+        });
         let reconciler = ProxyReconciler {
             client: parts.client.clone(),
             proxies: Box::new({
@@ -146,6 +181,7 @@ impl Operator {
             recent: Recent::new(),
             events: Arc::clone(&events),
             metrics: Arc::clone(&metrics),
+            unclaimed,
             clock: Timestamp::now,
             spread: || rand::random_range(-1.0..=1.0),
             steps: DashMap::new(),
@@ -167,6 +203,7 @@ impl Operator {
             .source(Source::mapped(&secrets, move |secret| {
                 proxies_for_secret(&lister, secret)
             }))
+            .feed(feed)
             .options(options)
             .build()
             .map_err(Error::Build)?;
@@ -181,6 +218,13 @@ impl Operator {
         if let Some(elector) = elector {
             manager = manager.with_election(elector);
         }
+        let orphans = collector.metrics.clone();
+        if parts.orphans.mode != Mode::Off {
+            manager = manager.add_leader_task("orphans", move |stop| {
+                let collector = Arc::clone(&collector);
+                collector.run(stop)
+            });
+        }
         let page = {
             let proxies = proxies.lister();
             move || {
@@ -191,7 +235,7 @@ impl Operator {
                     circuits: &circuits.all(),
                     events_dropped: events.dropped(),
                 };
-                series.render() + &snapshot.render()
+                series.render() + &snapshot.render() + &orphans.render()
             }
         };
         let manager = parts.operations.serve(manager, &parts.client, page)?;
@@ -224,6 +268,17 @@ fn named<K>(name: &str, registry: &informers::Registry) -> InformerOptions<K> {
         registry: registry.clone(),
         ..InformerOptions::default()
     }
+}
+
+/// G-01: notes what the orphan collection found of a Proxy and wakes it.
+fn hand_over(unclaimed: Unclaimed, wake: FeedSender) -> HandOver {
+    Box::new(move |key, uid, provider| {
+        unclaimed.note(key.clone(), uid, provider);
+        if let Err(error) = wake.try_send(key) {
+            // The note stays for the next pass, and the next cycle finds the instance again.
+            tracing::debug!(%error, "a Proxy is not woken for its instance");
+        }
+    })
 }
 
 fn own_writes(lister: &Lister<Proxy>) -> OwnWrites {

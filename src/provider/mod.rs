@@ -26,7 +26,7 @@ use crate::api::{Machine, Protocol, SpecHash};
 
 pub mod config;
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 mod counted;
 mod error;
 #[cfg(test)]
@@ -399,6 +399,12 @@ impl Registry {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Provider>> {
         self.providers.get(name)
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Arc<dyn Provider>)> {
+        let all = self.providers.iter();
+        all.map(|(name, provider)| (name.as_str(), provider))
     }
 
     /// All names, sorted.

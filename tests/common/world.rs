@@ -101,6 +101,31 @@ impl World {
         self.dir.path().join("operator.yaml")
     }
 
+    /// The administrator's kubeconfig.
+    pub(crate) fn admin_kubeconfig(&self) -> PathBuf {
+        admin_config(self.dir.path())
+    }
+
+    /// A client with the operator's rights.
+    pub(crate) async fn operator_client(&self) -> Client {
+        let config = Kubeconfig::read_from(self.operator_kubeconfig());
+        client(config.expect("a valid kubeconfig")).await
+    }
+
+    /// A kubeconfig for the operator that leads to a stand-in of the server, which knows who it is.
+    pub(crate) fn kubeconfig_at(&self, url: &str) -> PathBuf {
+        let text = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "operator",
+            "clusters": [{ "name": "it", "cluster": { "server": url } }],
+            "users": [{ "name": OPERATOR, "user": {} }],
+            "contexts": [{ "name": "operator",
+                "context": { "cluster": "it", "user": OPERATOR, "namespace": OPERATOR } }],
+        });
+        let path = self.dir.path().join("elsewhere.yaml");
+        std::fs::write(&path, text.to_string()).expect("a kubeconfig");
+        path
+    }
+
     /// The embedded cluster, where this world stands on it.
     pub(crate) fn embedded_cluster(&self) -> Option<&DevCluster> {
         match &self.server {
@@ -197,7 +222,9 @@ fn write_operator_config(dir: &Path, config: &Kubeconfig, token: &str) {
         "apiVersion": "v1", "kind": "Config", "current-context": "operator",
         "clusters": [{ "name": "it", "cluster": cluster }],
         "users": [{ "name": OPERATOR, "user": { "token": token } }],
-        "contexts": [{ "name": "operator", "context": { "cluster": "it", "user": OPERATOR } }],
+        // As in the operator's own pod, where the namespace is that of its ServiceAccount.
+        "contexts": [{ "name": "operator",
+            "context": { "cluster": "it", "user": OPERATOR, "namespace": OPERATOR } }],
     });
     std::fs::write(dir.join("operator.yaml"), text.to_string()).expect("the operator's kubeconfig");
 }

@@ -147,12 +147,17 @@ fn o03_the_role_has_these_rights_and_no_other() {
     ];
     assert_eq!(role().rules, Some(expected));
 
-    // In its own namespace: the Lease by which replicas agree.
+    // In its own namespace: the Lease by which replicas agree, and the cluster id.
     let expected = vec![
         right("coordination.k8s.io", "leases", &["create"]),
         PolicyRule {
             resource_names: Some(vec![proxy_operator::operations::LEASE.to_owned()]),
             ..right("coordination.k8s.io", "leases", &["get", "update"])
+        },
+        right("", "configmaps", &["create"]),
+        PolicyRule {
+            resource_names: Some(vec![proxy_operator::CONFIG_MAP.to_owned()]),
+            ..right("", "configmaps", &["get", "update"])
         },
     ];
     let role: Role = typed("rbac.yaml", "Role");

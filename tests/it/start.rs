@@ -52,7 +52,10 @@ async fn r03_without_an_api_server_what_was_not_read_and_the_cause_are_named() {
     let cluster = DevCluster::builder().start().await.expect("a cluster");
     cluster.write_kubeconfig(&kubeconfig).expect("a kubeconfig");
     cluster.shutdown().await;
-    for (cluster_id, what) in [(None, "kube-system"), (Some("here"), "Proxy")] {
+    for (cluster_id, what) in [
+        (None, "kube-system"),
+        (Some("here"), "default/proxy-operator"),
+    ] {
         let words = last_words(kubeconfig.clone(), cluster_id).await;
         for part in [what, "2s", "refused"] {
             assert!(

@@ -3,7 +3,8 @@
 //! A run follows from its seed alone. Users edit, rotate, switch and delete; machines get lost;
 //! the API server and the providers refuse, and lose requests and answers; watches lag by up to
 //! 30 s; processes die at any call, up to three times in a row; for a while there are two leaders.
-//! After every effect on a machine R-08 must hold: no Proxy has two. When all is quiet, the state
+//! After every effect on a machine R-08 must hold: no Proxy has two. Each process collects orphans,
+//! and what it deletes as one belongs to no live Proxy (G-01). When all is quiet, the state
 //! must be the one that the same script leads to without any fault.
 //!
 //! `PXO_SIMULATION_SEEDS=10000 cargo test -p proxy-operator --lib simulation` runs that many seeds
@@ -28,6 +29,7 @@ use self::script::{Act, Script};
 use super::testing::{Server, virtual_now};
 use crate::api::{Mode, Phase, Proxy};
 use crate::provider::sim::{Settings, SimProvider, World};
+use crate::provider::{Owner, ProviderId};
 
 /// Time in which users act and things go wrong.
 const TROUBLE: Duration = Duration::from_secs(20 * 60);
@@ -105,6 +107,24 @@ impl Universe {
     fn check(&self) {
         for (uid, machines) in self.machines() {
             assert!(machines.len() <= 1, "{uid} has two machines: {machines:?}");
+        }
+    }
+
+    /// G-01: what the collection of orphans is about to delete belongs to no live Proxy, or is not
+    /// the instance that its Proxy names.
+    fn check_orphan(&self, id: &ProviderId, owner: &Owner) {
+        for (key, proxy) in self.proxies() {
+            if proxy.metadata.uid.as_deref() != Some(owner.uid.as_str()) {
+                continue;
+            }
+            let recorded = proxy.status.and_then(|status| status.provider_id);
+            assert!(
+                recorded
+                    .as_deref()
+                    .is_some_and(|other| other != id.as_str()),
+                "{id} of the live Proxy {key} is about to be deleted as an orphan; on record is \
+                 {recorded:?}"
+            );
         }
     }
 

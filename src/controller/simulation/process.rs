@@ -1,6 +1,7 @@
 //! One process of the operator: its view of the API, its queue, its workers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -17,10 +18,12 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::Universe;
 use super::fates::{Fate, Fates};
 use crate::api::Proxy;
+use crate::cluster::Store;
 use crate::controller::budget::{self, Budget, Census, Group};
 use crate::controller::circuit::Circuits;
 use crate::controller::drain::NoLeases;
@@ -29,8 +32,10 @@ use crate::controller::recent::Recent;
 use crate::controller::reconcile::ProxyReconciler;
 use crate::controller::testing::{Server, refusal, virtual_now};
 use crate::controller::timing::Timing;
+use crate::controller::unclaimed::Unclaimed;
 use crate::controller::wiring::is_news;
 use crate::events::Events;
+use crate::orphans::{Calm, Collector, Fleet, Metrics, Mode, Notices, Settings};
 use crate::provider::sim::SimProvider;
 use crate::provider::{
     Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
@@ -67,6 +72,10 @@ pub(super) struct Process {
     due: BTreeMap<ObjectKey, Instant>,
     failures: BTreeMap<ObjectKey, u32>,
     running: BTreeMap<ObjectKey, Pass>,
+    /// G-01: looks for orphans as long as the process lives.
+    collection: JoinHandle<Result<(), Infallible>>,
+    /// Proxies whose instances the collection handed over.
+    woken: Arc<Mutex<Vec<ObjectKey>>>,
 }
 
 impl Process {
@@ -74,6 +83,13 @@ impl Process {
         let dead = Dead::default();
         let view = Arc::new(Mutex::new(View::default()));
         let reconciler = reconciler(universe, &dead, &view);
+        let woken = Arc::<Mutex<Vec<ObjectKey>>>::default();
+        let collector = Arc::new(collector(universe, &dead, &reconciler, &woken));
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the process owns the handle, looks at it in each step, and aborts it"
+        )]
+        let collection = tokio::spawn(collector.run(CancellationToken::new()));
         let mut process = Self {
             server: universe.server.clone(),
             rng: StdRng::seed_from_u64(seed ^ 0x9_0c35),
@@ -84,6 +100,8 @@ impl Process {
             due: BTreeMap::new(),
             failures: BTreeMap::new(),
             running: BTreeMap::new(),
+            collection,
+            woken,
         };
         process.change_lag(universe.fates.are_kind());
         process.watch();
@@ -101,6 +119,13 @@ impl Process {
             self.change_lag(false);
         }
         self.watch();
+        if self.collection.is_finished()
+            && let Err(error) = (&mut self.collection).await
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+        let woken = std::mem::take(&mut *self.woken.lock().expect("not poisoned"));
+        woken.into_iter().for_each(|key| self.trigger(key));
         loop {
             self.begin();
             // Passes go as far as they get without time going by.
@@ -112,6 +137,7 @@ impl Process {
             }
         }
         if self.is_over() {
+            self.collection.abort();
             self.running.values().for_each(Pass::abort);
             self.running.clear();
         }
@@ -255,7 +281,68 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         *self.dead.lock().expect("not poisoned") = true;
+        self.collection.abort();
         self.running.values().for_each(Pass::abort);
+    }
+}
+
+/// The API server as this process reaches it.
+fn client(universe: &Universe, dead: &Dead) -> kube_client::Client {
+    let api = MortalApi {
+        server: universe.server.clone(),
+        fates: universe.fates.clone(),
+        dead: Arc::clone(dead),
+    };
+    kube_client::Client::new(api, "crawl")
+}
+
+/// The providers as this process reaches them, for the collection of orphans or for passes.
+fn providers(universe: &Universe, dead: &Dead, collects: bool) -> Registry {
+    let of = |(name, sim): (&'static str, SimProvider)| {
+        let provider = Mortal {
+            inner: sim,
+            fates: universe.fates.clone(),
+            dead: Arc::clone(dead),
+            universe: universe.clone(),
+            collects,
+        };
+        (name.to_owned(), Arc::new(provider) as Arc<dyn Provider>)
+    };
+    Registry::new(universe.providers().map(of).collect())
+}
+
+/// A collection that deletes, and wakes Proxies by way of `woken`.
+fn collector(
+    universe: &Universe,
+    dead: &Dead,
+    reconciler: &ProxyReconciler,
+    woken: &Arc<Mutex<Vec<ObjectKey>>>,
+) -> Collector {
+    let client = client(universe, dead);
+    let store = Store::new(client.clone(), "crawl");
+    let (unclaimed, woken) = (reconciler.unclaimed.clone(), Arc::clone(woken));
+    Collector {
+        settings: Settings {
+            mode: Mode::Delete,
+            ..Settings::default()
+        },
+        providers: providers(universe, dead, true),
+        cluster_id: Arc::clone(&reconciler.cluster_id),
+        fleet: Fleet::new(client),
+        calm: Calm::new(),
+        synced: Box::new(|| true),
+        leads: Arc::new(|| true),
+        hand_over: Box::new(move |key, uid, provider| {
+            unclaimed.note(key.clone(), uid, provider);
+            woken.lock().expect("not poisoned").push(key);
+        }),
+        notices: Notices {
+            events: None,
+            about: store.reference(),
+        },
+        store,
+        metrics: Metrics::default(),
+        clock: virtual_now,
     }
 }
 
@@ -267,24 +354,10 @@ fn reconciler(universe: &Universe, dead: &Dead, view: &Arc<Mutex<View>>) -> Prox
             seen.lock().expect("not poisoned").version.to_string(),
         ))
     });
-    let of = |(name, sim): (&'static str, SimProvider)| {
-        let provider = Mortal {
-            inner: sim,
-            fates: universe.fates.clone(),
-            dead: Arc::clone(dead),
-            universe: universe.clone(),
-        };
-        (name.to_owned(), Arc::new(provider) as Arc<dyn Provider>)
-    };
-    let api = MortalApi {
-        server: universe.server.clone(),
-        fates: universe.fates.clone(),
-        dead: Arc::clone(dead),
-    };
     let (cached, counted) = (Arc::clone(view), Arc::clone(view));
     let timing = Timing::default();
     ProxyReconciler {
-        client: kube_client::Client::new(api, "crawl"),
+        client: client(universe, dead),
         proxies: Box::new(move |key| {
             cached
                 .lock()
@@ -293,7 +366,7 @@ fn reconciler(universe: &Universe, dead: &Dead, view: &Arc<Mutex<View>>) -> Prox
                 .get(key)
                 .cloned()
         }),
-        providers: Registry::new(universe.providers().map(of).collect()),
+        providers: providers(universe, dead, false),
         cluster_id: Arc::from("cluster"),
         timing,
         own_writes: Arc::new(OwnWrites { store, proxies }),
@@ -305,6 +378,7 @@ fn reconciler(universe: &Universe, dead: &Dead, view: &Arc<Mutex<View>>) -> Prox
         recent: Recent::new(),
         events: Arc::new(Events::through(Box::new(|_, _, _| {}))),
         metrics: Arc::default(),
+        unclaimed: Unclaimed::default(),
         clock: virtual_now,
         spread: || 0.0,
         steps: DashMap::new(),
@@ -401,6 +475,8 @@ struct Mortal {
     fates: Fates,
     dead: Dead,
     universe: Universe,
+    /// Whether it is the collection of orphans that calls.
+    collects: bool,
 }
 
 impl std::fmt::Debug for Mortal {
@@ -468,6 +544,9 @@ impl Provider for Mortal {
         owner: &'a Owner,
         incarnation: &'a Incarnation,
     ) -> BoxFuture<'a, Result<(), Error>> {
+        if self.collects {
+            self.universe.check_orphan(id, owner);
+        }
         self.call("delete", self.inner.delete(id, owner, incarnation))
     }
 

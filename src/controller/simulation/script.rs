@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::testing::Server;
 use super::{PROVIDERS, TROUBLE, Universe};
+use crate::cluster::{CONFIG_MAP, KEY};
 use crate::provider::name_from_uid;
 
 /// One thing that happens.
@@ -147,6 +148,10 @@ impl Script {
 
     pub(super) fn set_the_stage(&self, server: &Server) {
         server.put("secrets/boot", secret("aGVsbG8="));
+        let stored = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": CONFIG_MAP, "namespace": "crawl" },
+            "data": { KEY: "cluster" } });
+        server.put(&format!("configmaps/{CONFIG_MAP}"), stored);
         for (n, (name, spec)) in self.names.iter().zip(&self.specs).enumerate() {
             server.put(&path(name), proxy(name, &format!("u-{n}"), spec));
         }

@@ -4,6 +4,7 @@ pub(crate) mod bad_input;
 pub(crate) mod crash;
 pub(crate) mod external;
 pub(crate) mod lifecycle;
+pub(crate) mod orphans;
 pub(crate) mod replicas;
 pub(crate) mod secrets;
 pub(crate) mod steady;
@@ -40,6 +41,14 @@ macro_rules! for_every_scenario {
         );
         $crate::scenarios_of!($world, steady:
             t14_a_settled_fleet_writes_nothing,
+        );
+        $crate::scenarios_of!($world, orphans:
+            t82_a_pod_whose_proxy_was_deleted_by_force_is_reported_and_in_mode_delete_goes,
+            t83_nothing_goes_while_the_api_server_fails_lists_nothing_or_knows_no_proxies,
+            t84_pods_of_another_cluster_and_pods_with_forged_labels_are_never_touched,
+            t86_thirty_orphans_stop_the_collection_and_go_five_per_cycle_by_their_count,
+            g01_a_proxy_that_lost_its_record_and_failed_gets_its_pod_back,
+            g06_a_changed_cluster_id_is_refused_while_pods_carry_the_old_one,
         );
         $crate::scenarios_of!($world, replicas:
             t29_a_leader_that_dies_amid_a_creation_is_followed_by_the_standby,

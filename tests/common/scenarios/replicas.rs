@@ -29,7 +29,7 @@ struct Replica {
 }
 
 /// A port that was free a moment ago.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("it is bound")
 }
@@ -83,7 +83,7 @@ impl Replica {
 }
 
 /// The body of a page, if its code is 200.
-async fn get(address: SocketAddr, path: &str) -> Result<String, String> {
+pub(crate) async fn get(address: SocketAddr, path: &str) -> Result<String, String> {
     let ask = async {
         let mut stream = TcpStream::connect(address).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

@@ -1,0 +1,598 @@
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use kube_client::Client;
+use kube_client::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cluster::{CONFIG_MAP, KEY};
+use crate::controller::testing::{Server, refusal, virtual_now};
+use crate::events::Events;
+use crate::provider::sim::{Op, Rule, SimProvider, World};
+use crate::provider::{CreateRequest, Instance, Owner, Provider, Reason, conformance, sim};
+
+const CYCLE: Duration = Duration::from_secs(10 * 60);
+const CLUSTER: &str = "cluster-1";
+
+/// How the API server answers about Proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mood {
+    Well,
+    /// It fails.
+    Fails,
+    /// It fails after the first page of a list.
+    FailsHalfWay,
+    /// It knows no Proxies.
+    NoDefinition,
+    /// It has lost all Proxies.
+    Empty,
+    /// Lists leave out what a single read shows.
+    HidesInLists,
+}
+
+/// One cluster with its API server, and the collector that looks at it.
+struct Stage {
+    server: Server,
+    mood: Arc<Mutex<Mood>>,
+    world: World,
+    told: Arc<Mutex<Vec<String>>>,
+    handed: Arc<Mutex<Vec<String>>>,
+    collector: Collector,
+    past: Past,
+}
+
+fn world() -> World {
+    World::beginning_at(sim::Settings::default(), virtual_now())
+}
+
+impl Stage {
+    fn new(mode: Mode) -> Self {
+        Self::of(CLUSTER, mode, world())
+    }
+
+    fn of(cluster_id: &str, mode: Mode, world: World) -> Self {
+        let server = Server::default();
+        let mood = Arc::new(Mutex::new(Mood::Well));
+        let client = client(server.clone(), Arc::clone(&mood));
+        let store = Store::new(client.clone(), "crawl");
+        let provider: Arc<dyn Provider> = Arc::new(SimProvider::new(world.clone()));
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let handed = Arc::new(Mutex::new(Vec::new()));
+        let events = Events::through(Box::new({
+            let told = Arc::clone(&told);
+            move |about, word, _| {
+                let name = about.name.clone().unwrap_or_default();
+                let line = format!("{} {name}", word.as_str());
+                told.lock().expect("not poisoned").push(line);
+            }
+        }));
+        let collector = Collector {
+            settings: Settings {
+                mode,
+                ..Settings::default()
+            },
+            providers: Registry::new(BTreeMap::from([("sim".to_owned(), provider)])),
+            cluster_id: Arc::from(cluster_id),
+            fleet: Fleet::new(client),
+            calm: Calm::new(),
+            synced: Box::new(|| true),
+            leads: Arc::new(|| true),
+            hand_over: Box::new({
+                let handed = Arc::clone(&handed);
+                move |key, uid, provider| {
+                    let line = format!("{key} {uid} {provider}");
+                    handed.lock().expect("not poisoned").push(line);
+                }
+            }),
+            notices: Notices {
+                events: Some(Arc::new(events)),
+                about: store.reference(),
+            },
+            store,
+            metrics: Metrics::default(),
+            clock: virtual_now,
+        };
+        let stage = Self {
+            server,
+            mood,
+            world,
+            told,
+            handed,
+            collector,
+            past: Past::default(),
+        };
+        stage.keep_id(cluster_id);
+        stage
+    }
+
+    fn keep_id(&self, id: &str) {
+        let config = json!({ "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": CONFIG_MAP, "namespace": "crawl" }, "data": { KEY: id } });
+        self.server.put(&format!("configmaps/{CONFIG_MAP}"), config);
+    }
+
+    fn turn(&self, mood: Mood) {
+        *self.mood.lock().expect("not poisoned") = mood;
+    }
+
+    /// The instance of a Proxy, made as the operator of that cluster makes it.
+    async fn make(&self, name: &str, zone: &str) -> Instance {
+        let mut request = CreateRequest {
+            owner: owner(&self.collector.cluster_id, name),
+            ..conformance::request(name)
+        };
+        request.machine.zone = Some(zone.to_owned());
+        let provider = SimProvider::new(self.world.clone());
+        let made = provider.create(&request).await.expect("made");
+        made.instance().clone()
+    }
+
+    fn proxy(&self, name: &str, status: &Value) {
+        let proxy = json!({
+            "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
+            "metadata": { "name": name, "namespace": "crawl", "uid": uid(name), "generation": 1 },
+            "spec": { "provider": "sim" }, "status": status,
+        });
+        self.server.put(&format!("proxies/{name}"), proxy);
+    }
+
+    /// A Proxy that runs.
+    async fn live(&self, name: &str) {
+        let instance = self.make(name, "zone-a").await;
+        self.record(name, &instance);
+    }
+
+    fn record(&self, name: &str, instance: &Instance) {
+        let status = json!({ "providerID": instance.id.as_str(),
+            "instanceUID": instance.incarnation.as_str() });
+        self.proxy(name, &status);
+    }
+
+    /// The next cycle, when its time has come.
+    async fn cycle(&mut self) -> Report {
+        tokio::time::sleep(CYCLE).await;
+        self.cycle_now(None).await
+    }
+
+    async fn cycle_now(&mut self, approved: Option<&HashSet<Life>>) -> Report {
+        let stop = CancellationToken::new();
+        let cycle = self.collector.cycle(&mut self.past, approved, &stop);
+        cycle.await.expect("nobody stops it")
+    }
+
+    /// Cycles until one deletes something, at most so many: how many it took.
+    async fn cycles_until_deleted(&mut self, most: usize) -> Option<usize> {
+        for n in 1..=most {
+            if !self.cycle().await.outcome.deleted.is_empty() {
+                return Some(n);
+            }
+        }
+        None
+    }
+
+    /// Whether the instance is there and nobody deletes it.
+    fn is_kept(&self, name: &str) -> bool {
+        let seen = self.world.find(&owner(&self.collector.cluster_id, name));
+        seen.is_some_and(|seen| !seen.deleting)
+    }
+
+    fn take_told(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock().expect("not poisoned"))
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        self.collector
+            .metrics
+            .render()
+            .lines()
+            .any(|one| one == line)
+    }
+}
+
+fn uid(name: &str) -> String {
+    format!("u-{name}")
+}
+
+fn owner(cluster_id: &str, name: &str) -> Owner {
+    Owner {
+        cluster_id: Arc::from(cluster_id),
+        uid: uid(name),
+        namespace: "crawl".to_owned(),
+        proxy: name.to_owned(),
+    }
+}
+
+fn client(server: Server, mood: Arc<Mutex<Mood>>) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let path = request.uri().path().to_owned();
+        let is_next_page = request
+            .uri()
+            .query()
+            .is_some_and(|query| query.contains("continue="));
+        let mood = *mood.lock().expect("not poisoned");
+        let is_list = path.ends_with("/proxies");
+        let is_about_proxies = path.contains("/proxies");
+        let (code, value) = match mood {
+            Mood::Fails if is_about_proxies => refusal(500, "InternalError", "not today"),
+            Mood::FailsHalfWay if is_next_page => refusal(500, "InternalError", "not today"),
+            Mood::NoDefinition if is_about_proxies => refusal(
+                404,
+                "NotFound",
+                "the server could not find the requested resource",
+            ),
+            mood => {
+                let (code, mut value) = server.answer(request.method(), &path, &[]);
+                let is_without = matches!(mood, Mood::Empty | Mood::HidesInLists);
+                if is_list && is_without {
+                    value["items"] = json!([]);
+                }
+                if is_list && mood == Mood::FailsHalfWay {
+                    value["metadata"]["continue"] = json!("more");
+                }
+                (code, value)
+            }
+        };
+        let body = Body::from(serde_json::to_vec(&value).expect("JSON"));
+        let response = http::Response::builder().status(code).body(body);
+        async move { Ok::<_, Infallible>(response.expect("a response")) }
+    });
+    Client::new(service, "crawl")
+}
+
+#[tokio::test(start_paused = true)]
+async fn t82_an_orphan_goes_in_its_second_cycle_in_mode_delete() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    // Too young in the first cycle that sees it, and old enough in the second.
+    let first = stage.cycle().await;
+    assert_eq!(first.decision.orphans.len(), 1);
+    assert!(first.outcome.deleted.is_empty() && stage.is_kept("orphan"));
+    assert_eq!(stage.take_told(), ["OrphanFound orphan"]);
+    let second = stage.cycle().await;
+    assert_eq!(second.outcome.deleted.len(), 1);
+    assert!(!stage.is_kept("orphan") && stage.is_kept("alive"));
+    assert_eq!(stage.take_told(), ["OrphanDeleted orphan"]);
+    let third = stage.cycle().await;
+    assert!(third.decision.orphans.is_empty() && stage.take_told().is_empty());
+    for line in [
+        "pxo_orphans{provider=\"sim\"} 0",
+        "pxo_orphans_found_total{provider=\"sim\"} 1",
+        "pxo_orphans_deleted_total{provider=\"sim\"} 1",
+        "pxo_orphans_skipped_total{cause=\"young\"} 1",
+        "pxo_orphan_cycle_duration_seconds_count 3",
+    ] {
+        assert!(
+            stage.metric(line),
+            "{line}: {}",
+            stage.collector.metrics.render()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn t82_in_mode_dry_run_an_orphan_is_reported_once_and_stays() {
+    let mut stage = Stage::new(Mode::DryRun);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    assert_eq!(stage.cycles_until_deleted(5).await, None);
+    assert!(stage.is_kept("orphan"));
+    assert_eq!(stage.take_told(), ["OrphanFound orphan"]);
+    assert!(stage.metric("pxo_orphans{provider=\"sim\"} 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn t83_nothing_goes_while_what_is_live_is_not_known_and_an_event_says_so() {
+    for (mood, cause) in [
+        (Mood::Fails, "unread"),
+        (Mood::FailsHalfWay, "unread"),
+        (Mood::NoDefinition, "definition-missing"),
+        (Mood::Empty, "no-proxies"),
+    ] {
+        let mut stage = Stage::new(Mode::Delete);
+        stage.live("alive").await;
+        stage.make("orphan", "zone-a").await;
+        stage.turn(mood);
+        assert_eq!(stage.cycles_until_deleted(4).await, None, "{mood:?}");
+        assert!(
+            stage.is_kept("alive") && stage.is_kept("orphan"),
+            "{mood:?}"
+        );
+        let told = stage.take_told();
+        let kept = |line: &&String| line.as_str() == "OrphansKept proxy-operator";
+        assert_eq!(told.iter().filter(kept).count(), 1, "{mood:?}: {told:?}");
+        let line = format!("pxo_orphan_cycles_guarded_total{{cause=\"{cause}\"}} 4");
+        assert!(
+            stage.metric(&line),
+            "{line}: {}",
+            stage.collector.metrics.render()
+        );
+        // Once it is known again, the count of cycles and the calm begin anew.
+        stage.turn(Mood::Well);
+        let cycles = stage.cycles_until_deleted(4).await;
+        assert!(
+            cycles.is_some_and(|cycles| cycles <= 2),
+            "{mood:?}: {cycles:?}"
+        );
+        assert!(stage.is_kept("alive"), "{mood:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g02_a_live_read_of_the_proxy_saves_what_a_list_left_out() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    // With the guard of an empty list out of the way.
+    stage.turn(Mood::HidesInLists);
+    let first = stage.cycle().await;
+    assert_eq!(
+        first.decision.guard.map(|guard| guard.cause()),
+        Some("no-proxies")
+    );
+    tokio::time::sleep(CYCLE).await;
+    let approved = first
+        .decision
+        .orphans
+        .iter()
+        .map(|orphan| orphan.sighting.life());
+    let approved: HashSet<_> = approved.collect();
+    let second = stage.cycle_now(Some(&approved)).await;
+    assert_eq!(second.decision.guard, None);
+    assert_eq!(
+        second.decision.orphans[0].verdict,
+        Verdict::Keep(Skip::Claimed)
+    );
+    assert!(stage.is_kept("alive"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn t84_two_clusters_in_one_project_never_touch_each_others_instances() {
+    let project = world();
+    let mut one = Stage::of("cluster-1", Mode::Delete, project.clone());
+    let mut two = Stage::of("cluster-2", Mode::Delete, project.clone());
+    for stage in [&one, &two] {
+        stage
+            .live(&format!("of-{}", stage.collector.cluster_id))
+            .await;
+    }
+    // What the other cluster's users write into tags makes it nobody else's.
+    let mut forged = CreateRequest {
+        owner: owner("cluster-2", "forged"),
+        ..conformance::request("forged")
+    };
+    forged
+        .tags
+        .insert("pxo-cluster".to_owned(), "cluster-1".to_owned());
+    forged.tags.insert("pxo-uid".to_owned(), uid("nobody"));
+    let provider = SimProvider::new(project.clone());
+    let made = provider.create(&forged).await.expect("made");
+    two.record("forged", made.instance());
+    project.put_stranger("px-stranger");
+    one.make("orphan", "zone-a").await;
+    for _ in 0..4 {
+        let (seen, other) = (one.cycle().await, two.cycle_now(None).await);
+        assert!(seen.decision.listed <= 2, "{seen:?}");
+        assert_eq!(other.decision.listed, 2);
+        assert!(other.decision.orphans.is_empty(), "{other:?}");
+    }
+    assert!(!one.is_kept("orphan"));
+    assert!(one.is_kept("of-cluster-1") && two.is_kept("of-cluster-2") && two.is_kept("forged"));
+    assert_eq!(project.count(), 4, "the stranger is there, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn t85_instances_of_a_zone_that_does_not_answer_are_neither_orphans_nor_gone() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("here", "zone-a").await;
+    stage.make("there", "zone-b").await;
+    stage.world.cut_off("zone-b");
+    stage.cycle().await;
+    let second = stage.cycle().await;
+    assert_eq!(second.unknown, ["sim/zone-b"]);
+    assert!(!stage.is_kept("here"));
+    stage.world.reconnect();
+    assert!(stage.is_kept("there"));
+    // It begins to count with the first look that it answers.
+    assert_eq!(stage.cycles_until_deleted(3).await, Some(2));
+    assert!(!stage.is_kept("there") && stage.is_kept("alive"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn t85_a_provider_that_cannot_list_keeps_nobody_else_from_being_looked_at() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    stage.cycle().await;
+    stage.world.add_rule(Rule {
+        op: Some(Op::List),
+        error: Some(Reason::Unavailable),
+        times: Some(1),
+        ..Rule::default()
+    });
+    let silent = stage.cycle().await;
+    assert!(
+        silent.unknown[0].starts_with("sim: "),
+        "{:?}",
+        silent.unknown
+    );
+    assert_eq!(silent.decision.listed, 0);
+    assert_eq!(stage.cycles_until_deleted(3).await, Some(2), "two in a row");
+}
+
+#[tokio::test(start_paused = true)]
+async fn t86_thirty_orphans_at_once_stop_the_collection_and_a_count_lets_five_go_per_cycle() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    for n in 0..30 {
+        stage.make(&format!("orphan-{n}"), "zone-a").await;
+    }
+    assert_eq!(stage.cycles_until_deleted(4).await, None);
+    assert_eq!(stage.world.count(), 31);
+    assert!(stage.metric("pxo_orphan_cycles_guarded_total{cause=\"too-many\"} 4"));
+    let told = stage.take_told();
+    assert!(
+        told.contains(&"OrphansKept proxy-operator".to_owned()),
+        "{told:?}"
+    );
+
+    let report = stage.cycle().await;
+    let lives = report
+        .decision
+        .orphans
+        .iter()
+        .map(|orphan| orphan.sighting.life());
+    let approved: HashSet<_> = lives.collect();
+    assert_eq!(approved.len(), 30);
+    stage.make("late", "zone-a").await;
+    for cycle in 1..=6 {
+        tokio::time::sleep(CYCLE).await;
+        let began = Instant::now();
+        let report = stage.cycle_now(Some(&approved)).await;
+        assert_eq!(report.outcome.deleted.len(), 5, "cycle {cycle}");
+        assert_eq!(began.elapsed().as_secs(), 4, "one a second");
+    }
+    tokio::time::sleep(CYCLE).await;
+    assert_eq!(stage.world.count(), 2);
+    assert!(stage.is_kept("alive") && stage.is_kept("late"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g01_an_instance_of_a_live_proxy_without_a_record_is_handed_over_and_never_deleted() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("forgotten", "zone-a").await;
+    stage.proxy("forgotten", &json!({ "phase": "Failed" }));
+    assert_eq!(stage.cycles_until_deleted(4).await, None);
+    assert!(stage.is_kept("forgotten"));
+    let handed = stage.handed.lock().expect("not poisoned").clone();
+    assert_eq!(handed, vec!["crawl/forgotten u-forgotten sim"; 4]);
+    assert!(stage.take_told().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn g01_an_instance_beside_the_recorded_one_is_an_orphan() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("stray", "zone-a").await;
+    stage.proxy(
+        "stray",
+        &json!({ "providerID": "other://px-u-stray", "instanceUID": "1" }),
+    );
+    assert_eq!(stage.cycles_until_deleted(3).await, Some(2));
+    assert!(!stage.is_kept("stray") && stage.is_kept("alive"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g02_an_orphan_that_another_life_took_the_place_of_stays() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    stage.cycle().await;
+    stage
+        .world
+        .vanish(&owner(CLUSTER, "orphan").instance_name());
+    stage.make("orphan", "zone-a").await;
+    let second = stage.cycle().await;
+    assert!(second.outcome.deleted.is_empty() && stage.is_kept("orphan"));
+    assert_eq!(
+        second.decision.orphans[0].cycles, 1,
+        "it counts from its own first cycle"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn g02_what_cannot_be_read_again_or_is_refused_stays_until_the_next_cycle() {
+    for (op, error) in [
+        (Op::Get, Reason::Unavailable),
+        (Op::Delete, Reason::Credentials),
+    ] {
+        let mut stage = Stage::new(Mode::Delete);
+        stage.live("alive").await;
+        stage.make("orphan", "zone-a").await;
+        stage.cycle().await;
+        stage.world.add_rule(Rule {
+            op: Some(op),
+            error: Some(error),
+            times: Some(1),
+            ..Rule::default()
+        });
+        let refused = stage.cycle().await;
+        assert_eq!(
+            refused.decision.orphans[0].verdict,
+            Verdict::Keep(Skip::Refused)
+        );
+        assert_eq!(refused.outcome.refusals.len(), 1, "{op:?}");
+        assert_eq!(stage.cycles_until_deleted(2).await, Some(1), "{op:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g03_nothing_goes_until_the_server_has_answered_for_five_minutes() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    stage.cycle().await;
+    tokio::time::sleep(CYCLE).await;
+    stage.collector.calm.broken();
+    let shaken = stage.cycle_now(None).await;
+    assert_eq!(
+        shaken.decision.guard.map(|guard| guard.cause()),
+        Some("server-unreachable")
+    );
+    tokio::time::sleep(Duration::from_secs(5 * 60)).await;
+    assert_eq!(stage.cycle_now(None).await.outcome.deleted.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g03_a_stored_cluster_id_that_differs_or_is_gone_keeps_everything() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    stage.keep_id("cluster-9");
+    assert_eq!(stage.cycles_until_deleted(3).await, None);
+    stage.server.delete(&format!("configmaps/{CONFIG_MAP}"));
+    let report = stage.cycle().await;
+    assert_eq!(
+        report.decision.guard.map(|guard| guard.cause()),
+        Some("cluster-id")
+    );
+    stage.keep_id(CLUSTER);
+    assert_eq!(stage.cycles_until_deleted(2).await, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn s12_who_cannot_be_sure_to_lead_deletes_nothing_and_unfilled_caches_keep_all() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    stage.collector.leads = Arc::new(|| false);
+    assert_eq!(stage.cycles_until_deleted(3).await, None);
+    stage.collector.leads = Arc::new(|| true);
+    stage.collector.synced = Box::new(|| false);
+    let report = stage.cycle().await;
+    assert_eq!(report.decision.guard, Some(Guard::NotSynced));
+    assert!(stage.is_kept("orphan"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_cycles_and_a_cycle_between_two_deletions() {
+    let stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    for name in ["o1", "o2", "o3"] {
+        stage.make(name, "zone-a").await;
+    }
+    let world = stage.world.clone();
+    let stop = CancellationToken::new();
+    let run = Arc::new(stage.collector).run(stop.clone());
+    let watch = async {
+        tokio::time::sleep(2 * CYCLE + Duration::from_millis(500)).await;
+        stop.cancel();
+    };
+    let (ended, ()) = tokio::join!(run, watch);
+    assert_eq!(ended, Ok(()));
+    let going = world.all().iter().filter(|(_, seen)| seen.deleting).count();
+    assert_eq!(going, 1, "the second would have come a second later");
+}

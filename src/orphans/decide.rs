@@ -1,0 +1,343 @@
+//! Which instances are orphans and which of them go, from what was seen. Pure: no call, no clock.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{Guard, MOST_PER_CYCLE};
+use crate::provider::{Incarnation, Instance, Owner, ProviderId};
+
+/// Cycles in a row in which an orphan must have been seen before it goes (G-02).
+const CYCLES: u32 = 2;
+
+/// As many orphans are no reason to stop, however few instances there are (G-03).
+const FEW: usize = 3;
+
+/// One of this many instances may be an orphan (G-03).
+const SHARE: usize = 5;
+
+/// An instance that a provider listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sighting {
+    /// Name of the provider in the configuration.
+    pub(crate) provider: Arc<str>,
+    /// The Proxy that the tags name.
+    pub(crate) owner: Owner,
+    pub(crate) instance: Instance,
+}
+
+/// One life of one instance.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Life {
+    provider: Arc<str>,
+    id: ProviderId,
+    incarnation: Incarnation,
+}
+
+impl Sighting {
+    pub(crate) fn life(&self) -> Life {
+        Life {
+            provider: Arc::clone(&self.provider),
+            id: self.instance.id.clone(),
+            incarnation: self.instance.incarnation.clone(),
+        }
+    }
+}
+
+/// What a live Proxy says of its instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) uid: String,
+    /// `status.providerID`
+    pub(crate) provider_id: Option<String>,
+    /// `status.instanceUID`
+    pub(crate) instance_uid: Option<String>,
+    /// `spec.paused`: no provider is asked to change anything.
+    pub(crate) paused: bool,
+}
+
+/// Why an instance is an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// No Proxy has the UID that its tags name.
+    NoProxy,
+    /// Its Proxy lives, and names another instance.
+    NotTheOne,
+}
+
+impl Why {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::NoProxy => "no Proxy has the UID of its tags",
+            Self::NotTheOne => "its Proxy names another instance",
+        }
+    }
+}
+
+/// G-01: where an instance stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Its Proxy names it.
+    Claimed,
+    /// Its Proxy lives and has not got it on record: the reconciler's.
+    Unclaimed,
+    Orphan(Why),
+}
+
+/// `claim` is that of the live Proxy with the UID of the tags, if there is one.
+pub(crate) fn standing(sighting: &Sighting, claim: Option<&Claim>) -> Standing {
+    let Some(claim) = claim.filter(|claim| claim.uid == sighting.owner.uid) else {
+        return Standing::Orphan(Why::NoProxy);
+    };
+    let instance = &sighting.instance;
+    match &claim.provider_id {
+        None => Standing::Unclaimed,
+        Some(id) if id != instance.id.as_str() => Standing::Orphan(Why::NotTheOne),
+        Some(_) => match &claim.instance_uid {
+            // Another life under the recorded name: the reconciler takes it over.
+            Some(uid) if uid != instance.incarnation.as_str() => Standing::Unclaimed,
+            _ => Standing::Claimed,
+        },
+    }
+}
+
+/// All that one cycle saw.
+#[derive(Clone, Debug)]
+pub(crate) struct Look {
+    pub(crate) sightings: Vec<Sighting>,
+    /// Scopes that did not answer, by provider.
+    pub(crate) unreachable: BTreeMap<Arc<str>, BTreeSet<String>>,
+    /// The live Proxies by UID, or why they are not known.
+    pub(crate) claims: Result<HashMap<String, Claim>, Guard>,
+    /// What else stands in the way, whatever the numbers say.
+    pub(crate) trouble: Option<Guard>,
+    pub(crate) now: Timestamp,
+}
+
+/// What is decided by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules<'a> {
+    /// Whether anything is deleted at all.
+    pub(crate) deletes: bool,
+    pub(crate) min_age: Duration,
+    /// The orphans that somebody counted: they may go in any number, and no others may.
+    pub(crate) approved: Option<&'a HashSet<Life>>,
+}
+
+/// How many cycles in a row each orphan was seen in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory(HashMap<Life, u32>);
+
+/// Why an orphan stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Skip {
+    /// `spec.paused` of its Proxy.
+    Paused,
+    /// Younger than orphans must be, or of unknown age.
+    Young,
+    /// Not seen in the cycle before.
+    FirstSeen,
+    /// A guard holds the whole cycle.
+    Guarded,
+    /// Not among those that somebody counted.
+    NotApproved,
+    /// Nothing is deleted in this mode.
+    DryRun,
+    /// Others go first.
+    Limit,
+    /// Its tags name no Proxy that could be looked for.
+    Nameless,
+    /// A live look found that it is no orphan, or not any more.
+    Claimed,
+    /// It is not the instance that was listed, or its tags changed.
+    Changed,
+    /// It went, or is going, by another hand.
+    Going,
+    /// The provider did not do its part.
+    Refused,
+    /// This process does not lead, or cannot be sure of it.
+    NotLeading,
+}
+
+impl Skip {
+    /// A short lower-case word, for metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::Young => "young",
+            Self::FirstSeen => "first-seen",
+            Self::Guarded => "guarded",
+            Self::NotApproved => "not-approved",
+            Self::DryRun => "dry-run",
+            Self::Limit => "limit",
+            Self::Nameless => "nameless",
+            Self::Claimed => "claimed",
+            Self::Changed => "changed",
+            Self::Going => "going",
+            Self::Refused => "refused",
+            Self::NotLeading => "not-leading",
+        }
+    }
+
+    /// Whether time alone mends it.
+    pub(crate) fn is_a_wait(self) -> bool {
+        matches!(self, Self::Young | Self::FirstSeen | Self::Limit)
+    }
+}
+
+/// What happens to an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Delete,
+    Keep(Skip),
+}
+
+/// An instance that nobody claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Orphan {
+    pub(crate) sighting: Sighting,
+    pub(crate) why: Why,
+    /// Cycles in a row in which it was one, this one included.
+    pub(crate) cycles: u32,
+    pub(crate) age: Option<Duration>,
+    pub(crate) verdict: Verdict,
+}
+
+/// What a cycle comes to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Decision {
+    /// Why nothing is deleted.
+    pub(crate) guard: Option<Guard>,
+    /// The oldest first, and at most [`MOST_PER_CYCLE`] to delete.
+    pub(crate) orphans: Vec<Orphan>,
+    /// For the reconciler.
+    pub(crate) unclaimed: Vec<Sighting>,
+    /// Instances listed, those that are being deleted included.
+    pub(crate) listed: usize,
+    /// Of these, how many are being deleted.
+    pub(crate) deleting: usize,
+    /// Of these, how many lie where not everything answered.
+    pub(crate) unknown: usize,
+    /// For the next cycle.
+    pub(crate) memory: Memory,
+}
+
+/// Judges all that was seen.
+pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision {
+    let mut decision = Decision {
+        listed: look.sightings.len(),
+        ..Decision::default()
+    };
+    let claims = match look.claims {
+        Ok(claims) => claims,
+        // Nothing is known of any instance, so none was seen as an orphan.
+        Err(guard) => {
+            decision.unknown = decision.listed;
+            decision.guard = Some(look.trouble.unwrap_or(guard));
+            return decision;
+        }
+    };
+    let mut paused = HashSet::new();
+    for sighting in look.sightings {
+        let instance = &sighting.instance;
+        let silent = look.unreachable.get(&sighting.provider);
+        let zone = instance.zone.as_deref();
+        if silent.is_some_and(|scopes| zone.is_some_and(|zone| scopes.contains(zone))) {
+            decision.unknown += 1;
+            continue;
+        }
+        if instance.deleting {
+            decision.deleting += 1;
+            continue;
+        }
+        let claim = claims.get(&sighting.owner.uid);
+        match standing(&sighting, claim) {
+            Standing::Claimed => {}
+            Standing::Unclaimed => decision.unclaimed.push(sighting),
+            Standing::Orphan(why) => {
+                let life = sighting.life();
+                let cycles = memory.0.get(&life).map_or(1, |before| before + 1);
+                if claim.is_some_and(|claim| claim.paused) {
+                    paused.insert(life.clone());
+                }
+                decision.memory.0.insert(life, cycles);
+                let age = instance
+                    .created
+                    .and_then(|created| Duration::try_from(look.now.duration_since(created)).ok());
+                decision.orphans.push(Orphan {
+                    sighting,
+                    why,
+                    cycles,
+                    age,
+                    verdict: Verdict::Delete,
+                });
+            }
+        }
+    }
+    decision.guard = look
+        .trouble
+        .or_else(|| by_numbers(&decision, claims.len()))
+        .filter(|guard| rules.approved.is_none() || !guard.yields_to_a_count());
+    decision.orphans.sort_by(|a, b| {
+        let by_age = b.age.cmp(&a.age);
+        by_age.then_with(|| {
+            a.sighting
+                .instance
+                .id
+                .as_str()
+                .cmp(b.sighting.instance.id.as_str())
+        })
+    });
+    let is_guarded = decision.guard.is_some();
+    let mut room = MOST_PER_CYCLE;
+    for orphan in &mut decision.orphans {
+        let is_paused = paused.contains(&orphan.sighting.life());
+        orphan.verdict = match skip(orphan, is_paused, is_guarded, rules) {
+            Some(skip) => Verdict::Keep(skip),
+            None if room == 0 => Verdict::Keep(Skip::Limit),
+            None => {
+                room -= 1;
+                Verdict::Delete
+            }
+        };
+    }
+    decision
+}
+
+/// G-03, as far as it counts.
+fn by_numbers(decision: &Decision, proxies: usize) -> Option<Guard> {
+    let orphans = decision.orphans.len();
+    if proxies == 0 && decision.listed > 0 {
+        return Some(Guard::NoProxies {
+            instances: decision.listed,
+        });
+    }
+    let limit = FEW.max(decision.listed / SHARE);
+    (orphans > limit).then_some(Guard::TooMany { orphans, limit })
+}
+
+fn skip(orphan: &Orphan, is_paused: bool, is_guarded: bool, rules: Rules<'_>) -> Option<Skip> {
+    let is_approved = |approved: &HashSet<Life>| approved.contains(&orphan.sighting.life());
+    let owner = &orphan.sighting.owner;
+    let is_nameless = owner.namespace.is_empty() || owner.proxy.is_empty();
+    let reasons = [
+        (is_paused, Skip::Paused),
+        (is_nameless, Skip::Nameless),
+        (
+            orphan.age.is_none_or(|age| age < rules.min_age),
+            Skip::Young,
+        ),
+        (orphan.cycles < CYCLES, Skip::FirstSeen),
+        (is_guarded, Skip::Guarded),
+        (!rules.approved.is_none_or(is_approved), Skip::NotApproved),
+        (!rules.deletes, Skip::DryRun),
+    ];
+    let holds = reasons.into_iter().find(|(holds, _)| *holds);
+    holds.map(|(_, skip)| skip)
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;
