@@ -144,7 +144,7 @@ impl Operator {
             settings: parts.orphans,
             providers: providers.clone(),
             cluster_id: Arc::clone(&parts.cluster_id),
-            fleet: Fleet::new(parts.client.clone()),
+            fleet: Fleet::new(parts.client.clone(), Vec::new()),
             calm,
             synced: Box::new({
                 let (proxies, secrets) = (proxies.clone(), secrets.clone());

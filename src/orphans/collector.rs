@@ -143,10 +143,11 @@ impl Collector {
     async fn look(&self) -> (Look, Vec<String>) {
         let trouble = self.trouble().await;
         let Survey {
-            sightings,
+            mut sightings,
             unreachable,
             failed,
         } = survey(&self.providers, &self.cluster_id).await;
+        sightings.retain(|one| self.fleet.covers(&one.owner.namespace));
         for (provider, error) in &failed {
             tracing::warn!(%provider, class = error.class().as_str(), %error,
                 "instances cannot be listed; they count as unknown");

@@ -75,7 +75,7 @@ impl Stage {
             },
             providers: Registry::new(BTreeMap::from([("sim".to_owned(), provider)])),
             cluster_id: Arc::from(cluster_id),
-            fleet: Fleet::new(client),
+            fleet: Fleet::new(client, Vec::new()),
             calm: Calm::new(),
             synced: Box::new(|| true),
             leads: Arc::new(|| true),
@@ -470,6 +470,26 @@ async fn g01_an_instance_of_a_live_proxy_without_a_record_is_handed_over_and_nev
     let handed = stage.handed.lock().expect("not poisoned").clone();
     assert_eq!(handed, vec!["crawl/forgotten u-forgotten sim"; 4]);
     assert!(stage.take_told().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn g01_what_belongs_to_a_namespace_that_is_not_looked_into_is_nobodys_business() {
+    let mut stage = Stage::new(Mode::Delete);
+    let client = client(stage.server.clone(), Arc::clone(&stage.mood));
+    stage.collector.fleet = Fleet::new(client, vec!["crawl".to_owned()]);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    let elsewhere = CreateRequest {
+        owner: Owner {
+            namespace: "elsewhere".to_owned(),
+            ..owner(CLUSTER, "elsewhere")
+        },
+        ..conformance::request("elsewhere")
+    };
+    let provider = SimProvider::new(stage.world.clone());
+    provider.create(&elsewhere).await.expect("made");
+    assert_eq!(stage.cycles_until_deleted(3).await, Some(2));
+    assert!(!stage.is_kept("orphan") && stage.is_kept("elsewhere"));
 }
 
 #[tokio::test(start_paused = true)]

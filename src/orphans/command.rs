@@ -166,7 +166,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
             .unwrap_or_default()
             .build(&client, None),
         cluster_id,
-        fleet: Fleet::new(client),
+        fleet: Fleet::new(client, Vec::new()),
         calm: Calm::new(),
         synced: Box::new(|| true),
         leads: Arc::new(|| true),

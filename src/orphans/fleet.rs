@@ -26,35 +26,41 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub(crate) struct Fleet {
     client: Client,
+    /// The namespaces that are looked into; all of them if none is named.
+    namespaces: Vec<String>,
 }
 
 impl std::fmt::Debug for Fleet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fleet").finish_non_exhaustive()
+        f.debug_struct("Fleet")
+            .field("namespaces", &self.namespaces)
+            .finish_non_exhaustive()
     }
 }
 
 impl Fleet {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client }
+    /// Reads Proxies of these namespaces; without a name in it of all of them.
+    pub(crate) fn new(client: Client, namespaces: Vec<String>) -> Self {
+        Self { client, namespaces }
+    }
+
+    /// Whether the Proxies of that namespace are among those that are read. Of others nothing is
+    /// known, so what belongs to them is nobody's business here.
+    pub(crate) fn covers(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.iter().any(|one| one == namespace)
     }
 
     /// What all Proxies claim, by their UIDs: each page of the newest state, or none of them.
     pub(crate) async fn claims(&self) -> Result<HashMap<String, Claim>, Guard> {
-        let proxies: Api<Light> = Api::all(self.client.clone());
         let mut claims = HashMap::new();
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = proxies.list(&params).await.map_err(unread)?;
-            claims.extend(page.items.into_iter().map(|proxy| {
-                let claim = Claim::from(proxy);
-                (claim.uid.clone(), claim)
-            }));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = ListParams::default().limit(PAGE).continue_token(&token),
-                None => return Ok(claims),
-            }
+        if self.namespaces.is_empty() {
+            gather(&Api::all(self.client.clone()), &mut claims).await?;
         }
+        for namespace in &self.namespaces {
+            let proxies = Api::namespaced(self.client.clone(), namespace);
+            gather(&proxies, &mut claims).await?;
+        }
+        Ok(claims)
     }
 
     /// What that one Proxy claims; `None` only if the API server says that there is no such Proxy.
@@ -64,6 +70,22 @@ impl Fleet {
             Ok(proxy) => Ok(Some(proxy.into())),
             Err(kube_client::Error::Api(status)) if is_absence(&status, name) => Ok(None),
             Err(error) => Err(unread(error)),
+        }
+    }
+}
+
+/// Adds what the Proxies of all pages claim.
+async fn gather(proxies: &Api<Light>, claims: &mut HashMap<String, Claim>) -> Result<(), Guard> {
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = proxies.list(&params).await.map_err(unread)?;
+        claims.extend(page.items.into_iter().map(|proxy| {
+            let claim = Claim::from(proxy);
+            (claim.uid.clone(), claim)
+        }));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = ListParams::default().limit(PAGE).continue_token(&token),
+            None => return Ok(()),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! Deleting one too many costs a machine that serves, so everything here errs on the side of an
 //! instance that stays.
 //!
-//! A [`Collector`] runs one cycle after the other: it lists the instances by cluster tag, then the
-//! Proxies live, [`decide`]s by both, and carries out what comes of it.
+//! A collector runs one cycle after the other: it lists the instances by cluster tag, then the
+//! Proxies live, decides by both, and carries out what comes of it.
 //!
 //! ```text
 //! survey ──▶ fleet ──▶ decide (pure) ──▶ for each: Proxy live, instance again ──▶ delete

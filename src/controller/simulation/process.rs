@@ -328,7 +328,7 @@ fn collector(
         },
         providers: providers(universe, dead, true),
         cluster_id: Arc::clone(&reconciler.cluster_id),
-        fleet: Fleet::new(client),
+        fleet: Fleet::new(client, Vec::new()),
         calm: Calm::new(),
         synced: Box::new(|| true),
         leads: Arc::new(|| true),

@@ -40,6 +40,8 @@ pub struct KubernetesProvider {
     client: kube_client::Client,
     default_image: Option<Arc<str>>,
     field_manager: &'static str,
+    /// The namespaces that are listed; all of them if none is named.
+    namespaces: Arc<[String]>,
 }
 
 impl fmt::Debug for KubernetesProvider {
@@ -60,7 +62,16 @@ impl KubernetesProvider {
             client,
             default_image,
             field_manager: super::MANAGED_BY,
+            namespaces: Arc::default(),
         }
+    }
+
+    /// Lists pods of these namespaces alone, for an operator without rights on the whole cluster;
+    /// without a name in it all of them, as before.
+    #[must_use]
+    pub fn within(mut self, namespaces: &[String]) -> Self {
+        self.namespaces = namespaces.into();
+        self
     }
 
     fn pods(&self, namespace: &str) -> Api<Pod> {
@@ -262,10 +273,19 @@ impl KubernetesProvider {
         let mut params = ListParams::default()
             .labels(&pod::selector(cluster_id))
             .limit(PAGE_SIZE);
-        if let Some(token) = page {
+        // Where it goes on: which of the namespaces, and the server's token.
+        let (nth, token) = page
+            .and_then(|page| page.split_once(' '))
+            .unwrap_or_default();
+        let nth: usize = nth.parse().unwrap_or_default();
+        if !token.is_empty() {
             params = params.continue_token(token);
         }
-        let list = Api::<Pod>::all(self.client.clone())
+        let pods: Api<Pod> = match self.namespaces.get(nth) {
+            Some(namespace) => self.pods(namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let list = pods
             .list(&params)
             .await
             .map_err(|error| classify(Op::List, &error))?;
@@ -276,7 +296,10 @@ impl KubernetesProvider {
                 .iter()
                 .filter_map(|pod| listed(pod, cluster_id, now))
                 .collect(),
-            next: list.metadata.continue_.filter(|token| !token.is_empty()),
+            next: match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => Some(format!("{nth} {token}")),
+                None => (nth + 1 < self.namespaces.len()).then(|| format!("{} ", nth + 1)),
+            },
             unreachable: Vec::new(),
         })
     }

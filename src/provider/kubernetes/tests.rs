@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use devcluster::DevCluster;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube_client::Api;
 use kube_core::params::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -56,6 +56,38 @@ async fn p07_pods_live_as_every_instance_does() {
 async fn t84_tags_of_users_do_not_change_whose_a_pod_is() {
     let world = world().await;
     tags_of_users_forge_no_owner(&world.provider).await;
+}
+
+#[tokio::test]
+async fn a_provider_of_some_namespaces_lists_these_one_after_the_other_and_no_other() {
+    let world = world().await;
+    let client = world._cluster.client();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let spaces = ["a", "b", "c"].map(str::to_owned);
+    for name in &spaces {
+        let space = serde_json::from_value(json!({ "metadata": { "name": name } }));
+        let space = space.expect("a namespace");
+        namespaces
+            .create(&PostParams::default(), &space)
+            .await
+            .expect("made");
+        let mut wanted = request(&format!("u-{name}"));
+        name.clone_into(&mut wanted.owner.namespace);
+        world.provider.create(&wanted).await.expect("made");
+    }
+    let some = KubernetesProvider::new(client, None).within(&spaces[..2]);
+    let (mut seen, mut token, mut pages) = (Vec::new(), None::<String>, 0);
+    loop {
+        let page = some.list_by_tag("cluster-1", token.as_deref()).await;
+        let page = page.expect("lists");
+        seen.extend(page.instances.into_iter().map(|one| one.owner.namespace));
+        pages += 1;
+        token = page.next;
+        if token.is_none() {
+            break;
+        }
+    }
+    assert_eq!((seen, pages), (vec!["a".to_owned(), "b".to_owned()], 2));
 }
 
 #[tokio::test]
