@@ -59,7 +59,7 @@ impl Reconciler for Sites {
             let status = json!({ "published": title });
             self.apply.status_of(&api, &*site, &status).await?;
             let notice = Notice::normal("Published", "Apply", title);
-            self.events.record(&*site, notice); // counted again if the cache is behind
+            self.events.record(&*site, notice); // once: the next run sees this status
         }
         Ok(Action::Done)
     }

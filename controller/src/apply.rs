@@ -36,6 +36,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::consistency::notice;
 use crate::retry::MaybeConflict;
 
 /// Longest name of a field manager, in characters.
@@ -147,13 +148,15 @@ impl Apply {
     /// [`force`](Self::force)); [`Error::Incomplete`], [`Error::Serialize`], [`Error::Send`].
     pub async fn object<K>(&self, api: &Api<K>, object: &impl Serialize) -> Result<K, Error>
     where
-        K: Clone + Debug + DeserializeOwned,
+        K: Resource + Clone + Debug + DeserializeOwned + 'static,
     {
         let (name, object) = prepared(object)?;
         let result = api
             .patch(&name, &self.params(), &Patch::Apply(object))
             .await;
-        result.map_err(|error| classify(name, error))
+        result
+            .inspect(notice)
+            .map_err(|error| classify(name, error))
     }
 
     /// As [`object`](Self::object) for the subresource `status`; other fields are ignored, and the
@@ -163,13 +166,15 @@ impl Apply {
     /// Those of [`object`](Self::object).
     pub async fn status<K>(&self, api: &Api<K>, object: &impl Serialize) -> Result<K, Error>
     where
-        K: Clone + Debug + DeserializeOwned,
+        K: Resource + Clone + Debug + DeserializeOwned + 'static,
     {
         let (name, object) = prepared(object)?;
         let result = api
             .patch_status(&name, &self.params(), &Patch::Apply(object))
             .await;
-        result.map_err(|error| classify(name, error))
+        result
+            .inspect(notice)
+            .map_err(|error| classify(name, error))
     }
 
     /// Applies `status`, or the part of it that this controller sets, as the status of `object`.
@@ -183,7 +188,7 @@ impl Apply {
         status: &impl Serialize,
     ) -> Result<K, Error>
     where
-        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 'static,
     {
         let status = serde_json::to_value(status).map_err(Error::Serialize)?;
         let whole = json!({

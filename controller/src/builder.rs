@@ -11,6 +11,8 @@ use workqueue::limiter::{ItemExponential, Jitter, RateLimiter};
 use workqueue::order::Priority;
 use workqueue::{OnAdd, PriorityQueue, QueueOptions};
 
+use crate::brake::Brake;
+use crate::consistency::OwnWrites;
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::intake::Intake;
@@ -21,6 +23,9 @@ use crate::sharding::Sharding;
 use crate::source::{Source, StartSource};
 use crate::worker::Workshop;
 use crate::{Controller, ControllerOptions, Queue};
+
+/// Lets own writes be compared with a cache.
+type Reads = Box<dyn FnOnce(&OwnWrites) + Send>;
 
 /// State of a [`ControllerBuilder`] whose main kind is not known yet.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub struct ControllerBuilder<R, P = NoObject> {
     sources: Vec<Box<dyn StartSource>>,
     feeds: Vec<Feed>,
     sharding: Option<Sharding>,
+    /// Caches that are read and give no events.
+    read: Vec<Reads>,
     options: ControllerOptions,
     object: PhantomData<fn() -> P>,
 }
@@ -62,6 +69,7 @@ impl<R: Reconciler> ControllerBuilder<R> {
             sources: Vec::new(),
             feeds: Vec::new(),
             sharding: None,
+            read: Vec::new(),
             options,
             object: PhantomData,
         }
@@ -79,6 +87,7 @@ impl<R: Reconciler> ControllerBuilder<R> {
             sources: built.sources,
             feeds: built.feeds,
             sharding: built.sharding,
+            read: built.read,
             options: built.options,
             object: PhantomData,
         }
@@ -120,6 +129,19 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
         self
     }
 
+    /// Says that the reconciler reads the cache of `informer`, whose events it does not get: a key runs
+    /// again only when that cache too shows what its last run wrote (see
+    /// [`consistency`](crate::consistency)). Sources count as read without it.
+    pub fn reads<K>(mut self, informer: &Informer<K>) -> Self
+    where
+        K: Resource + Send + Sync + 'static,
+    {
+        let cache = informer.clone();
+        self.read
+            .push(Box::new(move |own_writes| own_writes.track(cache)));
+        self
+    }
+
     /// Adds triggers that come from elsewhere than an informer.
     pub fn feed(mut self, feed: Feed) -> Self {
         self.feeds.push(feed);
@@ -150,6 +172,13 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
         if self.sources.is_empty() && self.feeds.is_empty() {
             return Err(Error::NoSource { name: name.boxed() });
         }
+        let own_writes = options.read_your_writes.map(OwnWrites::new).map(Arc::new);
+        if let Some(own_writes) = &own_writes {
+            self.sources
+                .iter()
+                .for_each(|source| source.track(own_writes));
+            self.read.into_iter().for_each(|track| track(own_writes));
+        }
         let limiter = limiter(&options);
         let queue = queue(&name, Arc::clone(&limiter))?;
         let workshop = Workshop {
@@ -158,6 +187,8 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
             queue: queue.clone(),
             limiter,
             recorder: Arc::new(Recorder::new(Arc::clone(&name.text), options.workers)),
+            own_writes,
+            brake: Brake::default(),
             journal: Journal::new(options.workers, options.history_keys),
             gate: self
                 .sharding

@@ -15,6 +15,7 @@ use workqueue::metrics::QueueSnapshot;
 use workqueue::{AddOptions, Origin};
 
 use crate::builder::ControllerBuilder;
+use crate::consistency::OwnWrites;
 use crate::enqueue::LOW_PRIORITY;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -97,6 +98,7 @@ impl Controller {
             intake: Arc::clone(&self.intake),
             recorder: Arc::clone(&self.workshop.recorder),
             journal: Arc::clone(&self.workshop.journal),
+            own_writes: self.workshop.own_writes.clone(),
             stuck_after: self.workshop.options.stuck_after,
             synced: Arc::clone(&self.synced),
         }
@@ -329,6 +331,7 @@ pub struct ControllerHandle {
     intake: Arc<Intake>,
     recorder: Arc<Recorder>,
     journal: Arc<Journal>,
+    own_writes: Option<Arc<OwnWrites>>,
     stuck_after: Option<Duration>,
     synced: Arc<AtomicBool>,
 }
@@ -442,7 +445,20 @@ impl ControllerHandle {
     where
         K: Resource + Send + Sync + 'static,
     {
-        self.intake.open(Box::new(source))
+        let source: Box<dyn StartSource> = Box::new(source);
+        if let Some(own_writes) = &self.own_writes {
+            source.track(own_writes);
+        }
+        self.intake.open(source)
+    }
+
+    /// Number of keys with own writes that the caches are not known to show; 0 where nothing is held
+    /// back for them ([`read_your_writes`](crate::ControllerOptions::read_your_writes)).
+    #[must_use]
+    pub fn unseen_writes(&self) -> usize {
+        self.own_writes
+            .as_ref()
+            .map_or(0, |own_writes| own_writes.len())
     }
 
     /// Asks for a reconcile of `key`, as an event does. Never blocks; without effect after the end.

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::enqueue::LOW_PRIORITY;
 use crate::reconcile::{Action, ReconcileError};
+use crate::redact::redact;
 
 /// Runs of one key that are kept.
 pub const RUNS_KEPT: usize = 8;
@@ -44,9 +45,9 @@ pub enum Outcome {
     Requeue,
     /// [`Action::RequeueAfter`]
     RequeueAfter(Duration),
-    /// An error that is retried; its text, at most 256 bytes of it.
+    /// An error that is retried; at most 256 bytes of its text, without the values it quotes.
     Error(Box<str>),
-    /// An error that is not retried; its text, at most 256 bytes of it.
+    /// An error that is not retried; at most 256 bytes of its text, without the values it quotes.
     Terminal(Box<str>),
 }
 
@@ -61,8 +62,8 @@ impl Outcome {
                 },
             ) => Self::RequeueAfter(*after),
             Ok(Action::Requeue | Action::RequeueAt { after: None, .. }) => Self::Requeue,
-            Err(error) if error.is_terminal() => Self::Terminal(excerpt(error)),
-            Err(error) => Self::Error(excerpt(error)),
+            Err(error) if error.is_terminal() => Self::Terminal(excerpt(&error.to_string())),
+            Err(error) => Self::Error(excerpt(&error.to_string())),
         }
     }
 
@@ -71,8 +72,10 @@ impl Outcome {
     }
 }
 
-fn excerpt(error: &ReconcileError) -> Box<str> {
-    let mut text = error.to_string();
+/// What is kept and shown of an error's text: its beginning, without the values it quotes, since more
+/// people may read a journal than the objects.
+pub(crate) fn excerpt(text: &str) -> Box<str> {
+    let mut text = redact(text);
     text.truncate(text.floor_char_boundary(ERROR_KEPT));
     text.into()
 }
@@ -424,8 +427,8 @@ mod tests {
             panic!("an error is an error")
         };
         assert_eq!(text.len(), 256);
-        let terminal = Outcome::of(&Err(ReconcileError::terminal("no")));
-        assert_eq!(terminal, Outcome::Terminal("no".into()));
+        let terminal = Outcome::of(&Err(ReconcileError::terminal("no \"hunter2\"")));
+        assert_eq!(terminal, Outcome::Terminal("no \"…\"".into()));
     }
 
     #[tokio::test(start_paused = true)]

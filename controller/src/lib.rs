@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod apply;
+mod brake;
 mod builder;
 pub mod consistency;
 mod controller;
@@ -15,6 +16,7 @@ mod intake;
 mod journal;
 pub mod manager;
 pub mod metrics;
+mod names;
 mod options;
 pub mod owners;
 mod panic;
@@ -22,6 +24,7 @@ pub mod patch;
 pub mod predicate;
 pub mod prelude;
 mod reconcile;
+mod redact;
 pub mod retry;
 pub mod server;
 mod settle;

@@ -25,6 +25,12 @@ pub struct ControllerOptions {
     ///
     /// [`Context::is_cancelled`]: crate::Context::is_cancelled
     pub reconcile_timeout: Option<Duration>,
+    /// How long a key is held back at most while the caches do not show its own last write, after
+    /// which it runs with [`Context::stale`] set; see [`consistency`](crate::consistency). None or zero:
+    /// not held back. Default 10 s.
+    ///
+    /// [`Context::stale`]: crate::Context::stale
+    pub read_your_writes: Option<Duration>,
     /// Whether a panic in a reconcile counts as a failure of its key (true) or ends the process
     /// after a log line (false). Default true. Without unwinding (`panic = "abort"`) a panic always
     /// ends the process.
@@ -35,8 +41,8 @@ pub struct ControllerOptions {
     /// [`ControllerHandle::check_alive`]: crate::ControllerHandle::check_alive
     pub stuck_after: Option<Duration>,
     /// Number of keys whose last runs are kept for [`ControllerHandle::history`]; those that ran
-    /// longest ago go first, but those whose last run failed after all others. A key takes up to some 800 bytes, and the text of errors. 0: none.
-    /// Default 1024.
+    /// longest ago go first, but those whose last run failed after all others. A key takes up to some
+    /// 800 bytes, and the text of errors. 0: none. Default 1024.
     ///
     /// [`ControllerHandle::history`]: crate::ControllerHandle::history
     pub history_keys: usize,
@@ -60,6 +66,7 @@ impl Default for ControllerOptions {
             backoff_jitter: 0.0,
             sync_timeout: Duration::from_secs(120),
             reconcile_timeout: None,
+            read_your_writes: Some(Duration::from_secs(10)),
             recover_panic: true,
             stuck_after: None,
             history_keys: 1024,
@@ -99,7 +106,9 @@ impl ControllerOptions {
         if self.sync_timeout.is_zero() {
             return fault("sync_timeout", "0s".to_owned(), "more than 0");
         }
-        self.reconcile_timeout = self.reconcile_timeout.filter(|timeout| !timeout.is_zero());
+        let some = |time: &Duration| !time.is_zero();
+        self.reconcile_timeout = self.reconcile_timeout.filter(some);
+        self.read_your_writes = self.read_your_writes.filter(some);
         Ok(self)
     }
 }
@@ -162,11 +171,17 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_of_0_is_none() {
+    fn a_time_of_0_is_none() {
         let options = ControllerOptions {
             reconcile_timeout: Some(Duration::ZERO),
+            read_your_writes: Some(Duration::ZERO),
             ..Default::default()
         };
-        assert_eq!(options.validated().unwrap(), ControllerOptions::default());
+        let none = ControllerOptions {
+            reconcile_timeout: None,
+            read_your_writes: None,
+            ..Default::default()
+        };
+        assert_eq!(options.validated().unwrap(), none);
     }
 }

@@ -7,11 +7,14 @@ use std::pin::Pin;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use futures::future::Either;
 use informer::ObjectKey;
+use kube_core::Resource;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use uuid::Uuid;
 
+use crate::consistency::{Lag, Run};
 use crate::error::{Chain, api_status};
 use crate::retry::MaybeConflict;
 
@@ -90,6 +93,9 @@ pub struct Context {
     /// is asked for: most runs end before anybody does.
     cancel: OnceLock<CancellationToken>,
     pub(crate) deadline: Option<Instant>,
+    /// By what name own writes are noted, if they are.
+    run: Option<Run>,
+    stale: Option<Box<Lag>>,
 }
 
 impl Default for Context {
@@ -109,6 +115,8 @@ impl Clone for Context {
             stop: self.stop.clone(),
             cancel: self.token().clone().into(),
             deadline: self.deadline,
+            run: self.run.clone(),
+            stale: self.stale.clone(),
         }
     }
 }
@@ -130,7 +138,16 @@ impl Context {
             stop,
             cancel: OnceLock::new(),
             deadline,
+            run: None,
+            stale: None,
         }
+    }
+
+    /// The same for a run whose writes are noted, and which may have begun with caches that lag.
+    pub(crate) fn of(mut self, run: Run, stale: Option<Lag>) -> Self {
+        self.run = Some(run);
+        self.stale = stale.map(Box::new);
+        self
     }
 
     /// Random id of this run, the `reconcile.id` of its span.
@@ -175,6 +192,46 @@ impl Context {
         self.cancel.get_or_init(|| self.stop.child_token())
     }
 
+    /// Notes that this run wrote `object`, as the server answered with it, so that the key runs again
+    /// only when the caches show it; see [`consistency`](crate::consistency).
+    ///
+    /// For calls of an `Api` of one's own: what this crate's functions write is noticed without it.
+    ///
+    /// ```
+    /// # use controller::{Context, ReconcileError};
+    /// # use k8s_openapi::api::core::v1::ConfigMap;
+    /// # use kube_client::{Api, api::PostParams};
+    /// # async fn example(api: Api<ConfigMap>, config: ConfigMap, ctx: &Context) -> Result<(), ReconcileError> {
+    /// let created = api.create(&PostParams::default(), &config).await?;
+    /// ctx.wrote(&created);
+    /// # Ok(()) }
+    /// ```
+    pub fn wrote<K: Resource + 'static>(&self, object: &K) {
+        if let Some(run) = &self.run {
+            run.wrote(object);
+        }
+    }
+
+    /// `future`, during which this crate's functions notice their writes as those of this run. A
+    /// controller does that for the reconcile; wrap what runs on a task of its own.
+    pub fn noticing<'a, F>(&self, future: F) -> impl Future<Output = F::Output> + Send + use<'a, F>
+    where
+        F: Future + Send + 'a,
+    {
+        match &self.run {
+            Some(run) => Either::Left(run.clone().during(future)),
+            None => Either::Right(future),
+        }
+    }
+
+    /// How far the caches are behind an own write of this key, if they are although it was waited for
+    /// as long as [`read_your_writes`](crate::ControllerOptions::read_your_writes) says: what the
+    /// decision rests on should be read live.
+    #[must_use]
+    pub fn stale(&self) -> Option<&Lag> {
+        self.stale.as_deref()
+    }
+
     /// Why this run is cancelled; `None` while neither stop nor deadline has come.
     #[must_use]
     pub fn cause(&self) -> Option<Cancelled> {
@@ -210,7 +267,9 @@ pub enum Action {
     /// Again after this time, or earlier by an event; the key's failures are forgotten.
     ///
     /// The time is one reminder, not a second run beside the event: a run in between cancels it.
-    /// Zero means at once.
+    /// Zero means at once, for a reconciler that goes step by step. Whoever asks for it more than 16
+    /// times in a row goes round in circles: the further ones wait as for [`Requeue`](Self::Requeue)
+    /// until the key answers otherwise.
     RequeueAfter(Duration),
     /// `Requeue` (`after` is none) or `RequeueAfter` at another priority than the key had.
     RequeueAt {

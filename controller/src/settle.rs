@@ -16,6 +16,28 @@ pub(crate) struct Settlement {
     pub(crate) requeue: Option<Requeue>,
 }
 
+impl Settlement {
+    /// Whether the key comes again without any wait.
+    pub(crate) fn is_at_once(&self) -> bool {
+        let delay = self.requeue.map(|requeue| requeue.delay);
+        delay == Some(Delay::Exactly(Duration::ZERO))
+    }
+
+    /// The same with a wait that grows, for a key that comes at once too often.
+    pub(crate) fn braked(self) -> Self {
+        Self {
+            forget: false,
+            requeue: self.requeue.map(|requeue| Requeue {
+                delay: Delay::Backoff {
+                    at_least: Duration::ZERO,
+                },
+                ..requeue
+            }),
+            ..self
+        }
+    }
+}
+
 /// When and how a key comes again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Requeue {

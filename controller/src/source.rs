@@ -10,6 +10,7 @@ use informer::{Delivery, Event, Handler, HandlerOptions, Informer, ObjectKey, Re
 use kube_core::Resource;
 use workqueue::AddOptions;
 
+use crate::consistency::OwnWrites;
 use crate::enqueue::{OwnerKind, each_once, mapped_keys, priority_of};
 use crate::intake::Intake;
 use crate::predicate::Predicate;
@@ -199,6 +200,9 @@ pub(crate) trait StartSource: Send {
     /// Reads the keys of all objects in the cache, where each stands for itself.
     fn all_keys(&self) -> Option<AllKeys>;
 
+    /// Lets own writes be compared with the informer's cache.
+    fn track(&self, own_writes: &OwnWrites);
+
     /// Registers with the informer; from here on events reach the queue of `intake`.
     fn start(self: Box<Self>, intake: &Arc<Intake>) -> Result<Registration, informer::Error>;
 }
@@ -214,6 +218,14 @@ impl<K: Resource + Send + Sync + 'static> StartSource for Source<K> {
         Some(Box::new(move || {
             objects.snapshot().keys().cloned().collect()
         }))
+    }
+
+    fn track(&self, own_writes: &OwnWrites) {
+        let cache = self.informer.clone();
+        match self.rule {
+            Rule::Itself => own_writes.track_owners(cache),
+            _ => own_writes.track(cache),
+        }
     }
 
     fn start(self: Box<Self>, intake: &Arc<Intake>) -> Result<Registration, informer::Error> {

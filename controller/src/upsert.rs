@@ -32,6 +32,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::consistency::notice;
 use crate::patch::merge_values;
 use crate::reconcile::BoxError;
 use crate::retry::MaybeConflict;
@@ -143,7 +144,7 @@ pub async fn create_or_update<K, T, E>(
     change: impl FnOnce(&mut K) -> Result<T, E>,
 ) -> Result<(K, Written), Error>
 where
-    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned + 'static,
     E: Into<BoxError>,
 {
     let Some(present) = present else {
@@ -155,7 +156,9 @@ where
         return Ok((changed, Written::Unchanged));
     }
     let result = api.replace(&name, &PostParams::default(), &changed).await;
-    let object = result.map_err(|source| failed("update", name, source))?;
+    let object = result
+        .inspect(notice)
+        .map_err(|source| failed("update", name, source))?;
     Ok((object, Written::Updated))
 }
 
@@ -177,7 +180,7 @@ pub async fn create_or_patch<K, T, E>(
     change: impl FnOnce(&mut K) -> Result<T, E>,
 ) -> Result<(K, Written), Error>
 where
-    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned + 'static,
     E: Into<BoxError>,
 {
     let Some(present) = present else {
@@ -194,11 +197,15 @@ where
     let (name, params) = (name_of(present), PatchParams::default());
     if let Some(patch) = rest {
         let result = api.patch(&name, &params, &Patch::Merge(patch)).await;
-        object = result.map_err(|source| failed("patch", name.clone(), source))?;
+        object = result
+            .inspect(notice)
+            .map_err(|source| failed("patch", name.clone(), source))?;
     }
     if let Some(patch) = status {
         let result = api.patch_status(&name, &params, &Patch::Merge(patch)).await;
-        object = result.map_err(|source| failed("patch the status of", name, source))?;
+        object = result
+            .inspect(notice)
+            .map_err(|source| failed("patch the status of", name, source))?;
     }
     Ok((object, written))
 }
@@ -209,12 +216,14 @@ async fn create<K, T, E>(
     change: impl FnOnce(&mut K) -> Result<T, E>,
 ) -> Result<(K, Written), Error>
 where
-    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned + 'static,
     E: Into<BoxError>,
 {
     let object = changed(fresh, change)?;
     let result = api.create(&PostParams::default(), &object).await;
-    let object = result.map_err(|source| failed("create", name_of(&object), source))?;
+    let object = result
+        .inspect(notice)
+        .map_err(|source| failed("create", name_of(&object), source))?;
     Ok((object, Written::Created))
 }
 

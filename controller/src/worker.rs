@@ -11,6 +11,8 @@ use tracing::{Instrument, Span, debug, error, field, info_span, warn};
 use workqueue::limiter::RateLimiter;
 use workqueue::{AddOptions, KeyRef, Origin};
 
+use crate::brake::Brake;
+use crate::consistency::{Consistency, Lag, OwnWrites, Run as OwnRun};
 use crate::journal::{Ended, Journal, Next, Trigger};
 use crate::metrics::{Recorder, ResultLabel, Run};
 use crate::panic::{self, Panic};
@@ -32,6 +34,9 @@ pub(crate) struct Workshop {
     pub(crate) limiter: Arc<dyn RateLimiter<ObjectKey>>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) journal: Arc<Journal>,
+    /// What runs have written, if keys are held back until the caches show it.
+    pub(crate) own_writes: Option<Arc<OwnWrites>>,
+    pub(crate) brake: Brake,
     /// Says which keys are this process's, if it shares them with others.
     pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) options: ControllerOptions,
@@ -95,17 +100,29 @@ impl Workshop {
             Ok(Some(Entry::NotNow)) => {
                 // Its failures here say nothing of its next run, maybe elsewhere.
                 item.forget();
+                self.brake.forget(key);
                 return;
             }
             Err(panic) => (None, Some(panic)),
+        };
+        let stale = match self.lag(key) {
+            Ok(stale) => stale,
+            Err(lag) => return self.hold_back(&item, &lag),
         };
         let attempt = item.num_requeues().saturating_add(1);
         let deadline = self
             .options
             .reconcile_timeout
             .and_then(|timeout| Instant::now().checked_add(timeout));
-        let ctx = Context::new(attempt, item.priority(), stop.clone(), deadline);
+        let mut ctx = Context::new(attempt, item.priority(), stop.clone(), deadline);
         let span = self.span(key, &ctx);
+        if let Some(lag) = &stale {
+            self.recorder.start_stale();
+            span.in_scope(|| warn!(%lag, "own write not shown in time; reconciling all the same"));
+        }
+        if let Some(own_writes) = &self.own_writes {
+            ctx = ctx.of(OwnRun::new(own_writes, key), stale);
+        }
 
         let began = Instant::now();
         let active = (
@@ -125,8 +142,19 @@ impl Workshop {
         let took = began.elapsed();
         drop(active);
 
-        let settlement = settle(&outcome.result, item.priority());
+        let mut settlement = settle(&outcome.result, item.priority());
         span.in_scope(|| report(&outcome, attempt));
+        if let Some(streak) = self.brake.ended(key, settlement.is_at_once()) {
+            settlement = settlement.braked();
+            if streak.is_power_of_two() {
+                span.in_scope(|| {
+                    warn!(
+                        streak,
+                        "asks again and again to come at once; it is slowed down"
+                    )
+                });
+            }
+        }
         self.recorder.finish_run(Run {
             label: settlement.label,
             terminal: outcome
@@ -163,6 +191,31 @@ impl Workshop {
         drop(item);
     }
 
+    /// How far the caches are behind what the key's last run wrote: none, or so far that it is not
+    /// waited for any longer; an error if the key must wait.
+    fn lag(&self, key: &ObjectKey) -> Result<Option<Lag>, Lag> {
+        let Some(own_writes) = &self.own_writes else {
+            return Ok(None);
+        };
+        match own_writes.check(key) {
+            Consistency::Level => Ok(None),
+            Consistency::Behind(lag) => Err(lag),
+            Consistency::Overdue(lag) => Ok(Some(lag)),
+        }
+    }
+
+    /// Puts a key back for which it is too early; an event makes it come earlier.
+    fn hold_back(&self, item: &Item<'_>, lag: &Lag) {
+        self.recorder.skip_stale();
+        debug!(controller = &*self.controller, key = %item.key(), %lag, "own write not shown yet");
+        item.add_with(AddOptions {
+            after: Some(lag.look_again()),
+            priority: Some(item.priority()),
+            origin: Origin::Result,
+            ..AddOptions::default()
+        });
+    }
+
     /// Asks the gate, if there is one. It calls what the user has given to place keys, whose panic
     /// must not end the worker.
     async fn enter(&self, key: &ObjectKey) -> Result<Option<Entry>, Panic> {
@@ -186,7 +239,8 @@ impl Workshop {
     }
 
     async fn reconcile(&self, key: &ObjectKey, ctx: &Context) -> Outcome {
-        let run = panic::catch(self.reconciler.reconcile(key, ctx));
+        let run = std::pin::pin!(ctx.noticing(self.reconciler.reconcile(key, ctx)));
+        let run = panic::catch(run);
         let Some((deadline, timeout)) = ctx.deadline().zip(self.options.reconcile_timeout) else {
             return self.outcome(run.await, false);
         };

@@ -33,9 +33,9 @@ pub use self::reflector::{
 };
 pub use self::shared::{
     Buffer, Delivery, Deltas, HandlerOptions, Informer, InformerOptions, KeyedDelta, KeyedQueue,
-    OnPanic, OnStop, QueueClosed, Registration, Stats, Status,
+    OnPanic, OnStop, QueueClosed, Registration, Stats, Status, kind_name,
 };
-pub use self::source::Cut;
+pub use self::source::{Cut, Scope};
 pub use self::store::index::NAMESPACE_INDEX;
 pub use self::synced::{NotSynced, Synced, Unsynced, wait_for_cache_sync};
 pub use self::version::compare_versions;

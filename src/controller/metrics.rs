@@ -29,32 +29,17 @@ pub(crate) enum Patched {
     Failed,
 }
 
-/// What a pass does about a cache that does not show an own write yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stale {
-    /// It comes again later.
-    Skipped,
-    /// It reads from the API server.
-    ReadLive,
-}
-
 /// The counters of one operator.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) provider_calls: ProviderCalls,
     patches: [AtomicU64; 3],
-    stale: [AtomicU64; 2],
 }
 
 impl Metrics {
     /// Counts a status patch.
     pub(crate) fn patched(&self, how: Patched) {
         self.patches[how as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a pass that met a cache behind its own writes.
-    pub(crate) fn stale(&self, what: Stale) {
-        self.stale[what as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -67,6 +52,8 @@ pub(crate) struct Snapshot<'a> {
     /// Circuits that are not closed, by provider.
     pub(crate) circuits: &'a [(String, CircuitState)],
     pub(crate) events_dropped: u64,
+    /// Passes that met a cache behind an own write: those put off, and those that read live.
+    pub(crate) stale: [u64; 2],
 }
 
 impl Snapshot<'_> {
@@ -88,8 +75,8 @@ impl Snapshot<'_> {
         let name = "pxo_cache_staleness_total";
         let help = "Passes that met a cache behind an own write, by what they did about it";
         text.family(name, "counter", help);
-        for (action, count) in ["skipped", "read_live"].iter().zip(&self.metrics.stale) {
-            text.sample(name, &[("action", action)], read(count));
+        for (action, count) in ["skipped", "read_live"].iter().zip(self.stale) {
+            text.sample(name, &[("action", action)], number(count));
         }
         let name = "pxo_events_dropped_total";
         text.family(name, "counter", "Events not told since too many were");
@@ -181,7 +168,6 @@ mod tests {
         let metrics = Metrics::default();
         metrics.patched(Patched::Written);
         metrics.patched(Patched::Conflict);
-        metrics.stale(Stale::ReadLive);
         let provider = || Arc::new(FakeProvider::default()) as Arc<dyn Provider>;
         let providers = Registry::new(BTreeMap::from([("sim".to_owned(), provider())]));
         let providers = providers.counted(&metrics.provider_calls);
@@ -202,6 +188,7 @@ mod tests {
             providers: &providers,
             circuits: &circuits,
             events_dropped: 7,
+            stale: [0, 1],
         };
         snapshot.render()
     }

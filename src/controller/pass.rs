@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use controller::consistency::{ConsistencyStore, Tracked};
-use controller::{ObjectKey, finalizer};
+use controller::{Context, ObjectKey, finalizer};
 use k8s_openapi::jiff::Timestamp;
 use kube_client::Api;
 use kube_core::ResourceExt;
@@ -20,18 +19,12 @@ use crate::api::{FINALIZER, Proxy, ProxyStatus, SPEC_HASH_ANNOTATION, SpecHash};
 use crate::crash::{self, Cp};
 use crate::provider::{self, Hint, Incarnation, Owner, ProviderId};
 
-/// Own writes, so that later passes know how new their copy must be.
-#[derive(Debug)]
-pub(crate) struct OwnWrites {
-    pub(crate) store: ConsistencyStore,
-    pub(crate) proxies: Tracked,
-}
-
 /// What a pass holds of its Proxy.
 pub(crate) struct Pass<'a> {
     key: &'a ObjectKey,
     api: Api<Proxy>,
-    own_writes: &'a OwnWrites,
+    /// Takes note of own writes, so that later passes begin with a copy that has them.
+    ctx: &'a Context,
     /// The copy that decisions rest on.
     base: Arc<Proxy>,
     /// The newest copy: `base`, or the answer to the latest metadata patch.
@@ -47,7 +40,7 @@ impl<'a> Pass<'a> {
     pub(crate) fn new(
         key: &'a ObjectKey,
         api: Api<Proxy>,
-        own_writes: &'a OwnWrites,
+        ctx: &'a Context,
         base: Arc<Proxy>,
         now: Timestamp,
     ) -> Self {
@@ -62,7 +55,7 @@ impl<'a> Pass<'a> {
         Self {
             key,
             api,
-            own_writes,
+            ctx,
             base,
             newest,
             draft,
@@ -248,7 +241,7 @@ impl<'a> Pass<'a> {
                     ip = wanted.ip.as_deref(),
                     "status written"
                 );
-                record(self.own_writes, self.key, &patched);
+                self.ctx.wrote(&patched);
                 Ok(Some(wanted))
             }
             Err(kube_client::Error::Api(status)) if status.is_not_found() => Ok(None),
@@ -257,22 +250,13 @@ impl<'a> Pass<'a> {
     }
 
     fn wrote(&mut self, patched: Proxy) {
-        record(self.own_writes, self.key, &patched);
+        self.ctx.wrote(&patched);
         self.newest = Arc::new(patched);
     }
 }
 
 fn provisioned_reason(status: &ProxyStatus) -> Option<Reason> {
     conditions::reason(&status.conditions, ConditionType::Provisioned)
-}
-
-fn record(own_writes: &OwnWrites, key: &ObjectKey, patched: &Proxy) {
-    let meta = &patched.metadata;
-    if let (Some(uid), Some(version)) = (meta.uid.as_deref(), meta.resource_version.as_deref()) {
-        own_writes
-            .store
-            .wrote(key, uid, own_writes.proxies, version);
-    }
 }
 
 fn params() -> PatchParams {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::consistency::Consistency;
 use controller::{Action, Context, ObjectKey, ReconcileError, Reconciler};
 use dashmap::DashMap;
 use k8s_openapi::jiff::Timestamp;
@@ -15,9 +14,9 @@ use super::budget::{Budget, Census, Group};
 use super::circuit::Circuits;
 use super::drain::Leases;
 use super::error::Error;
-use super::metrics::{Metrics, Patched, Stale};
+use super::metrics::{Metrics, Patched};
 use super::news::{self, Deed, Outcome};
-use super::pass::{OwnWrites, Pass};
+use super::pass::Pass;
 use super::plan::{self, Branch};
 use super::recent::Recent;
 use super::timing::{Next, Timing};
@@ -52,7 +51,6 @@ pub(crate) struct ProxyReconciler {
     pub(crate) providers: Registry,
     pub(crate) cluster_id: Arc<str>,
     pub(crate) timing: Timing,
-    pub(crate) own_writes: Arc<OwnWrites>,
     /// Whether this process leads, and can be sure of it until the call in hand has ended.
     pub(crate) leads: Leads,
     /// Proxies that stand in for each other, as the cache shows them.
@@ -74,22 +72,11 @@ pub(crate) struct ProxyReconciler {
     pub(crate) steps: DashMap<ObjectKey, u32>,
 }
 
-/// The copy that a pass may act on.
-enum Copy {
-    Good(Arc<Proxy>),
-    /// The cache does not show an own write yet.
-    Wait(Duration),
-    Gone,
-}
-
 impl Reconciler for ProxyReconciler {
     async fn reconcile(&self, key: &ObjectKey, ctx: &Context) -> Result<Action, ReconcileError> {
-        let proxy = match self.read(key).await? {
-            Copy::Good(proxy) => proxy,
-            Copy::Wait(wait) => return Ok(Action::RequeueAfter(wait)),
-            Copy::Gone => return Ok(Action::Done),
+        let Some(mut copy) = self.read(key, ctx).await? else {
+            return Ok(Action::Done);
         };
-        let mut copy = proxy;
         for _ in 0..MAX_TURNS {
             match self.pass(key, ctx, copy).await? {
                 Turn::Over(action) => return Ok(action),
@@ -124,7 +111,7 @@ impl ProxyReconciler {
             generation = proxy.metadata.generation,
             provider = proxy.spec.provider,
         );
-        let mut pass = Pass::new(key, api, &self.own_writes, proxy, (self.clock)());
+        let mut pass = Pass::new(key, api, ctx, proxy, (self.clock)());
         async {
             let branch = plan::dispatch(pass.proxy());
             if branch != Branch::Managed {
@@ -155,7 +142,6 @@ impl ProxyReconciler {
 
     /// Drops all that is remembered of a Proxy that is gone.
     fn forget(&self, key: &ObjectKey) {
-        self.own_writes.store.clear(key);
         self.steps.remove(key);
         self.recent.forget(key);
         self.unclaimed.forget(key);
@@ -172,31 +158,20 @@ impl ProxyReconciler {
         }
     }
 
-    async fn read(&self, key: &ObjectKey) -> Result<Copy, Error> {
+    /// The cached copy, or the live one if the cache has not shown an own write in time.
+    async fn read(&self, key: &ObjectKey, ctx: &Context) -> Result<Option<Arc<Proxy>>, Error> {
         let Some(cached) = (self.proxies)(key) else {
             self.forget(key);
-            return Ok(Copy::Gone);
+            return Ok(None);
         };
-        let uid = cached.metadata.uid.as_deref().unwrap_or_default();
-        match self.own_writes.store.check(key, uid) {
-            Consistency::Level => Ok(Copy::Good(cached)),
-            Consistency::Behind(lag) => {
-                tracing::debug!(%lag, "own write not seen yet");
-                self.metrics.stale(Stale::Skipped);
-                Ok(Copy::Wait(lag.remaining.min(self.timing.requeue_now)))
-            }
-            Consistency::Overdue(lag) => {
-                tracing::warn!(%lag, "own write not seen in time, reading live");
-                self.metrics.stale(Stale::ReadLive);
-                let api: Api<Proxy> =
-                    Api::namespaced(self.client.clone(), key.namespace().unwrap_or_default());
-                match api.get_opt(key.name()).await {
-                    Ok(Some(live)) => Ok(Copy::Good(Arc::new(live))),
-                    Ok(None) => Ok(Copy::Gone),
-                    Err(error) => Err(Error::Read(error.into())),
-                }
-            }
+        if ctx.stale().is_none() {
+            return Ok(Some(cached));
         }
+        let namespace = key.namespace().unwrap_or_default();
+        let api: Api<Proxy> = Api::namespaced(self.client.clone(), namespace);
+        let live = api.get_opt(key.name()).await;
+        let live = live.map_err(|error| Error::Read(error.into()))?;
+        Ok(live.map(Arc::new))
     }
 
     /// Writes the status, whatever the pass came to, and turns the outcome into an action.

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use controller::consistency::ConsistencyStore;
-use controller::{Action, Context, ObjectKey, ReconcileError, Reconciler};
+use controller::consistency::{Cache, ObservedVersion, OwnWrites};
+use controller::informer::kind_name;
+use controller::{Action, ObjectKey, ReconcileError, Reconciler};
 use dashmap::DashMap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_client::client::Body;
 use serde_json::{Value, json};
@@ -19,11 +21,11 @@ use serde_json::{Value, json};
 use super::budget::{Budget, Census};
 use super::circuit::Circuits;
 use super::drain::NoLeases;
-use super::pass::OwnWrites;
 use super::recent::Recent;
 use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
 use super::unclaimed::Unclaimed;
+use super::wiring::OWN_WRITE_CAP;
 use crate::api::Proxy;
 use crate::api::conditions::{self, ConditionType};
 use crate::events::Events;
@@ -35,6 +37,55 @@ type Response = http::Response<Body>;
 
 /// What the cache shows: the server's version, and the Proxy.
 type Shown = Arc<Mutex<(u64, Option<Arc<Proxy>>)>>;
+
+/// The own writes of a controller whose cache of Proxies is asked by `version` and `get`, as the
+/// informer's is in real life.
+pub(crate) fn own_writes(
+    version: impl Fn() -> u64 + Send + Sync + 'static,
+    get: impl Fn(&ObjectKey) -> Option<Arc<Proxy>> + Send + Sync + 'static,
+) -> Arc<OwnWrites> {
+    let own_writes = OwnWrites::new(OWN_WRITE_CAP);
+    own_writes.track_owners(ProxyCache {
+        kind: kind_name::<Proxy>(&()),
+        version,
+        get,
+    });
+    Arc::new(own_writes)
+}
+
+struct ProxyCache<V, G> {
+    kind: String,
+    version: V,
+    get: G,
+}
+
+impl<V, G> ObservedVersion for ProxyCache<V, G>
+where
+    V: Fn() -> u64 + Send + Sync + 'static,
+    G: Send + Sync + 'static,
+{
+    fn observed_version(&self) -> Option<Arc<str>> {
+        Some((self.version)().to_string().into())
+    }
+}
+
+impl<V, G> Cache for ProxyCache<V, G>
+where
+    V: Fn() -> u64 + Send + Sync + 'static,
+    G: Fn(&ObjectKey) -> Option<Arc<Proxy>> + Send + Sync + 'static,
+{
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    fn uid(&self, key: &ObjectKey) -> Option<String> {
+        (self.get)(key)?.metadata.uid.clone()
+    }
+
+    fn will_show(&self, _: &ObjectMeta) -> bool {
+        true
+    }
+}
 
 /// What a pass came to.
 pub(crate) type Outcome = Result<Action, ReconcileError>;
@@ -416,6 +467,7 @@ pub(crate) struct World {
     providers: Vec<&'static str>,
     reconciler: ProxyReconciler,
     told: Told,
+    own_writes: Arc<OwnWrites>,
 }
 
 pub(crate) const UID: &str = "u1";
@@ -440,6 +492,7 @@ impl World {
         let told = Told::default();
         let reconciler = reconciler(&server, &provider, &cache, &providers, &told);
         let mut world = Self {
+            own_writes: own_writes_of(&cache),
             server,
             provider,
             cache,
@@ -462,6 +515,7 @@ impl World {
             &self.providers,
             &self.told,
         );
+        self.own_writes = own_writes_of(&self.cache);
         self.refresh();
     }
 
@@ -498,11 +552,16 @@ impl World {
         *self.cache.lock().expect("not poisoned") = (self.server.version(), proxy);
     }
 
-    /// One pass.
+    /// One pass, as a worker makes it: not before the cache shows the own writes.
     pub(crate) async fn pass(&mut self) -> Outcome {
         self.refresh();
         let key = ObjectKey::namespaced("crawl", "a");
-        self.reconciler.reconcile(&key, &Context::default()).await
+        let ctx = match self.own_writes.context(&key) {
+            Ok(ctx) => ctx,
+            Err(lag) => return Ok(Action::RequeueAfter(lag.look_again())),
+        };
+        let pass = self.reconciler.reconcile(&key, &ctx);
+        ctx.noticing(pass).await
     }
 
     /// One pass that must succeed; answers when the Proxy comes again.
@@ -636,6 +695,14 @@ pub(crate) fn told_to(told: &Told) -> Events {
     }))
 }
 
+fn own_writes_of(cache: &Shown) -> Arc<OwnWrites> {
+    let (seen, shown) = (Arc::clone(cache), Arc::clone(cache));
+    own_writes(
+        move || seen.lock().expect("not poisoned").0,
+        move |_| shown.lock().expect("not poisoned").1.clone(),
+    )
+}
+
 fn reconciler(
     server: &Server,
     provider: &FakeProvider,
@@ -643,11 +710,6 @@ fn reconciler(
     names: &[&'static str],
     told: &Told,
 ) -> ProxyReconciler {
-    let mut store = ConsistencyStore::new(Duration::from_secs(5));
-    let seen = Arc::clone(cache);
-    let proxies = store.track("Proxy", move || {
-        Some(Arc::from(seen.lock().expect("not poisoned").0.to_string()))
-    });
     let cache = Arc::clone(cache);
     let mortal = Mortal {
         inner: provider.clone(),
@@ -665,7 +727,6 @@ fn reconciler(
         providers: Registry::new(names.iter().map(of).collect()),
         cluster_id: Arc::from("cluster"),
         timing: Timing::default(),
-        own_writes: Arc::new(OwnWrites { store, proxies }),
         leads: Arc::new(|| true),
         census: Box::new(|_| Census {
             all: 1,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::consistency::ConsistencyStore;
 use controller::election::Elector;
 use controller::events::{self, RecorderOptions, recorder};
 use controller::informer::metrics as informers;
@@ -21,7 +20,6 @@ use super::budget::{self, Budget, Census, Group};
 use super::circuit::Circuits;
 use super::drain::NoLeases;
 use super::metrics::{Metrics, Snapshot};
-use super::pass::OwnWrites;
 use super::recent::Recent;
 use super::reconcile::ProxyReconciler;
 use super::timing::Timing;
@@ -42,8 +40,8 @@ const GROUP_INDEX: &str = "group";
 /// The same, of Proxies out of service alone.
 const UNAVAILABLE_INDEX: &str = "unavailable";
 
-/// How long a pass waits for its own write to come back before it reads live.
-const OWN_WRITE_CAP: Duration = Duration::from_secs(5);
+/// How long a Proxy is held back until the cache shows the last write to it; then it is read live.
+pub(super) const OWN_WRITE_CAP: Duration = Duration::from_secs(5);
 
 /// Why the controller could not be put together or ended.
 #[derive(Debug, thiserror::Error)]
@@ -169,7 +167,6 @@ impl Operator {
             providers: providers.clone(),
             cluster_id: parts.cluster_id,
             timing: parts.timing,
-            own_writes: Arc::new(own_writes(&lister)),
             leads,
             census: Box::new({
                 let lister = lister.clone();
@@ -191,6 +188,7 @@ impl Operator {
             backoff_base: parts.timing.backoff_base,
             backoff_max: parts.timing.backoff_max,
             sync_timeout: parts.sync_timeout,
+            read_your_writes: Some(OWN_WRITE_CAP),
             // A standby has its queue full when it becomes the leader.
             warm_up: true,
             stuck_after: Some(operations::LONGEST_RUN),
@@ -207,6 +205,7 @@ impl Operator {
             .options(options)
             .build()
             .map_err(Error::Build)?;
+        let handle = controller.handle();
         let mut manager = Manager::new(ManagerOptions {
             grace: parts.grace,
             sync_timeout: parts.sync_timeout,
@@ -228,12 +227,14 @@ impl Operator {
         let page = {
             let proxies = proxies.lister();
             move || {
+                let counted = handle.metrics();
                 let snapshot = Snapshot {
                     metrics: &metrics,
                     proxies: &proxies.list(),
                     providers: &providers,
                     circuits: &circuits.all(),
                     events_dropped: events.dropped(),
+                    stale: [counted.stale_skips, counted.stale_reconciles],
                 };
                 series.render() + &snapshot.render() + &orphans.render()
             }
@@ -279,16 +280,6 @@ fn hand_over(unclaimed: Unclaimed, wake: FeedSender) -> HandOver {
             tracing::debug!(%error, "a Proxy is not woken for its instance");
         }
     })
-}
-
-fn own_writes(lister: &Lister<Proxy>) -> OwnWrites {
-    let mut store = ConsistencyStore::new(OWN_WRITE_CAP);
-    let lister = lister.clone();
-    let proxies = store.track("Proxy", move || {
-        let version = lister.resource_version();
-        (!version.is_empty()).then_some(version)
-    });
-    OwnWrites { store, proxies }
 }
 
 /// R-01, without the echo of the operator's own status writes.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::names;
+
 /// By how much a contender's waits are spread: up to this many retry periods more.
 pub(crate) const JITTER: f64 = 1.2;
 
@@ -72,10 +74,18 @@ impl ElectionOptions {
                 });
             }
         };
-        let subdomain = "1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both ends";
-        for (option, value) in [("namespace", &self.namespace), ("name", &self.name)] {
-            check(is_subdomain(value), option, format!("{value:?}"), subdomain);
-        }
+        check(
+            names::is_label(&self.namespace),
+            "namespace",
+            format!("{:?}", self.namespace),
+            names::LABEL,
+        );
+        check(
+            names::is_subdomain(&self.name),
+            "name",
+            format!("{:?}", self.name),
+            names::SUBDOMAIN,
+        );
         check(
             !self.identity.is_empty(),
             "identity",
@@ -160,17 +170,6 @@ pub fn unique_identity() -> String {
     format!("{}_{}", host.nodename().to_string_lossy(), Uuid::new_v4())
 }
 
-fn is_subdomain(name: &str) -> bool {
-    let bytes = name.as_bytes();
-    let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    (1..=253).contains(&bytes.len())
-        && bytes.iter().all(|b| alphanumeric(b) || b"-.".contains(b))
-        && [bytes.first(), bytes.last()]
-            .into_iter()
-            .flatten()
-            .all(alphanumeric)
-}
-
 /// Options that were checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -227,11 +226,19 @@ mod tests {
 
     #[test]
     fn l4_every_fault_names_option_value_and_what_is_allowed() {
-        let cases: [(Change, &str); 10] = [
+        let cases: [(Change, &str); 12] = [
             (|o| o.name.clear(), "name is \"\", expected 1 to 253"),
             (
                 |o| o.namespace = "a/b".to_owned(),
-                "namespace is \"a/b\", expected 1 to 253",
+                "namespace is \"a/b\", expected 1 to 63",
+            ),
+            (
+                |o| o.namespace = "a.b".to_owned(),
+                "namespace is \"a.b\", expected 1 to 63",
+            ),
+            (
+                |o| o.name = "a..b".to_owned(),
+                "name is \"a..b\", expected 1 to 253",
             ),
             (
                 |o| o.identity.clear(),

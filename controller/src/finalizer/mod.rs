@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub use self::registry::{CleanUp, CleanUpError, Finalized, Finalizers};
+use crate::consistency::notice;
 use crate::retry::MaybeConflict;
 
 /// Why a finalizer was not added or removed.
@@ -137,7 +138,7 @@ pub async fn add<K>(
     finalizer: &str,
 ) -> Result<Option<K>, Error>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
 {
     match plan_add(object, finalizer)? {
         Some(patch) => send(api, object.meta(), &patch).await.map(Some),
@@ -160,7 +161,7 @@ pub async fn remove<K>(
     finalizer: &str,
 ) -> Result<Option<K>, Error>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
 {
     let Some(patch) = plan_remove(object, finalizer)? else {
         return Ok(None);
@@ -187,7 +188,7 @@ fn plan<'a>(meta: &ObjectMeta, finalizers: impl Iterator<Item = &'a str>) -> Res
 
 async fn send<K>(api: &Api<K>, meta: &ObjectMeta, patch: &Value) -> Result<K, Error>
 where
-    K: Clone + Debug + DeserializeOwned,
+    K: Resource + Clone + Debug + DeserializeOwned + 'static,
 {
     let name = meta
         .name
@@ -195,6 +196,7 @@ where
         .ok_or(Error::Incomplete { field: "name" })?;
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
         .await
+        .inspect(notice)
         .map_err(|source| Error::Patch {
             object: name.to_owned(),
             source: Box::new(source),

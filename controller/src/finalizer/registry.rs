@@ -136,7 +136,7 @@ impl<K> Finalizers<K> {
 
 impl<K> Finalizers<K>
 where
-    K: Resource + Clone + Debug + DeserializeOwned + Sync,
+    K: Resource + Clone + Debug + DeserializeOwned + Sync + 'static,
 {
     /// Puts the finalizers on a live object; cleans up after one that is being deleted.
     ///

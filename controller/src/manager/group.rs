@@ -22,6 +22,8 @@ pub(super) struct Group {
     tokens: Tokens,
     running: JoinSet<Result<(), BoxError>>,
     names: HashMap<Id, String>,
+    /// Whether it was cut off: how its parts end does not matter any more.
+    is_cut: bool,
     /// What a stop has found so far, so that nothing is lost if it is given up and begun anew.
     ended: Ended,
 }
@@ -47,6 +49,7 @@ impl Group {
             tokens,
             running: JoinSet::new(),
             names: HashMap::new(),
+            is_cut: false,
             ended: Ended::default(),
         }
     }
@@ -91,6 +94,7 @@ impl Group {
         // What was dropped has given up its name, and is told of by that alone.
         let name = self.names.remove(&id)?;
         match ended {
+            _ if self.is_cut => None,
             Ok((_, Ok(()))) => {
                 debug!(name, "ended");
                 None
@@ -144,10 +148,11 @@ impl Group {
         self.tokens.no_task_is_left().await;
     }
 
-    /// Drops everything at its next await and waits until all of it has ended.
+    /// Drops everything at its next await and waits until all of it has ended. Cancel-safe: a
+    /// [`stop`](Self::stop) after it names what still runs.
     pub(super) async fn cut(&mut self) {
         self.tokens.stop.cancel();
-        self.names.clear();
+        self.is_cut = true;
         self.running.abort_all();
         self.all_ended().await;
     }

@@ -212,7 +212,8 @@ impl Running {
         self.start_waiting(GroupName::LeaderElected);
     }
 
-    /// The term is over: what needed it is dropped, and ended when this returns.
+    /// The term is over: what needed it is dropped, and ended when this returns. Cancel-safe: what
+    /// still runs then is ended by the stop.
     async fn deposed(&mut self) {
         self.leader.cut().await;
         self.leader = Group::new();
@@ -327,7 +328,13 @@ impl Running {
                 None
             }
             Change::TermOver => {
-                self.deposed().await;
+                let stop = self.stop.clone();
+                tokio::select! {
+                    biased;
+                    // What blocks its thread may never end; the stop has a limit for that.
+                    () = stop.cancelled() => return Some(Interrupt::Stop),
+                    () = self.deposed() => {}
+                }
                 self.start_waiting(GroupName::LeaderElected);
                 None
             }

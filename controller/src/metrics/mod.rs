@@ -1,6 +1,7 @@
 //! Counters of a controller, read when somebody asks, and their text for Prometheus.
 //!
-//! Each field of [`ControllerMetrics`] names the upstream series it stands for. All start at 0.
+//! Each field of [`ControllerMetrics`] names the series it stands for, by upstream's name where
+//! upstream has one. All start at 0.
 //! [`render`], [`render_elections`], [`render_events`] and [`process`] give text; the page that has it all is
 //! [`MetricsPage`](crate::server::MetricsPage).
 
@@ -64,6 +65,12 @@ pub struct ControllerMetrics {
     pub max_concurrent_reconciles: usize,
     /// `active_workers`: number of reconciles running now.
     pub active_workers: usize,
+    /// `controller_stale_cache_skips_total`: how often a key was held back because a cache did not
+    /// show its own last write.
+    pub stale_skips: u64,
+    /// `controller_stale_cache_reconciles_total`: runs begun with a cache that did not show it within
+    /// the time for it.
+    pub stale_reconciles: u64,
 }
 
 /// A histogram at one moment.
@@ -97,6 +104,8 @@ pub(crate) struct Recorder {
     terminal_errors: AtomicU64,
     panics: AtomicU64,
     timeouts: AtomicU64,
+    stale_skips: AtomicU64,
+    stale_reconciles: AtomicU64,
     active: AtomicUsize,
     time_buckets: [AtomicU64; RECONCILE_TIME_BUCKETS.len() + 1],
     time_sum_nanos: AtomicU64,
@@ -124,6 +133,8 @@ impl Recorder {
             terminal_errors: AtomicU64::new(0),
             panics: AtomicU64::new(0),
             timeouts: AtomicU64::new(0),
+            stale_skips: AtomicU64::new(0),
+            stale_reconciles: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             time_buckets: [const { AtomicU64::new(0) }; RECONCILE_TIME_BUCKETS.len() + 1],
             time_sum_nanos: AtomicU64::new(0),
@@ -134,6 +145,16 @@ impl Recorder {
     pub(crate) fn start_run(&self) -> ActiveRun<'_> {
         self.active.fetch_add(1, Ordering::Relaxed);
         ActiveRun(self)
+    }
+
+    /// A key was held back for a cache to catch up.
+    pub(crate) fn skip_stale(&self) {
+        self.stale_skips.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A run begins although a cache has not caught up.
+    pub(crate) fn start_stale(&self) {
+        self.stale_reconciles.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn finish_run(&self, run: Run) {
@@ -178,6 +199,8 @@ impl Recorder {
             },
             max_concurrent_reconciles: self.workers,
             active_workers: self.active.load(Ordering::Relaxed),
+            stale_skips: read(&self.stale_skips),
+            stale_reconciles: read(&self.stale_reconciles),
         }
     }
 }
@@ -217,8 +240,10 @@ mod tests {
             metrics.panics,
             metrics.timeouts,
             metrics.reconcile_time.count(),
+            metrics.stale_skips,
+            metrics.stale_reconciles,
         ];
-        assert_eq!(counters, [0; 9]);
+        assert_eq!(counters, [0; 11]);
         assert_eq!(
             (metrics.max_concurrent_reconciles, metrics.active_workers),
             (3, 0)

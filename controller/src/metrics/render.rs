@@ -43,6 +43,20 @@ const SIMPLE: [(&str, &str, &str, Value); 6] = [
     }),
 ];
 
+/// What upstream has no names for: name, help, value.
+const STALE: [(&str, &str, Value); 2] = [
+    (
+        "controller_stale_cache_skips_total",
+        "Times that a key was held back because a cache did not show its own last write",
+        |c| c.stale_skips as f64,
+    ),
+    (
+        "controller_stale_cache_reconciles_total",
+        "Runs begun with a cache that did not show the own last write in time",
+        |c| c.stale_reconciles as f64,
+    ),
+];
+
 /// The metrics of controllers by upstream's names, in the Prometheus text format; empty without any.
 #[must_use]
 pub fn render(controllers: &[ControllerMetrics]) -> String {
@@ -68,6 +82,12 @@ pub fn render(controllers: &[ControllerMetrics]) -> String {
         text.family(&name, kind, help);
         for one in controllers {
             text.sample(&name, &[("controller", &*one.controller)], value(one));
+        }
+    }
+    for (name, help, value) in STALE {
+        text.family(name, "counter", help);
+        for one in controllers {
+            text.sample(name, &[("controller", &*one.controller)], value(one));
         }
     }
     let time = "controller_runtime_reconcile_time_seconds";
@@ -131,6 +151,7 @@ mod tests {
             timed_out: true,
             took: Duration::from_millis(30),
         });
+        recorder.skip_stale();
         let text = render(&[recorder.snapshot()]);
         for line in [
             "# TYPE controller_runtime_reconcile_total counter",
@@ -144,6 +165,8 @@ mod tests {
             "controller_runtime_reconcile_timeouts_total{controller=\"proxy\"} 1",
             "controller_runtime_max_concurrent_reconciles{controller=\"proxy\"} 3",
             "controller_runtime_active_workers{controller=\"proxy\"} 0",
+            "controller_stale_cache_skips_total{controller=\"proxy\"} 1",
+            "controller_stale_cache_reconciles_total{controller=\"proxy\"} 0",
             "# TYPE controller_runtime_reconcile_time_seconds histogram",
             "controller_runtime_reconcile_time_seconds_bucket{controller=\"proxy\",le=\"0.025\"} 0",
             "controller_runtime_reconcile_time_seconds_bucket{controller=\"proxy\",le=\"0.05\"} 1",

@@ -8,13 +8,16 @@ use tokio::time::Instant;
 
 use super::page::{Endpoint, Page, PageRequest};
 use crate::election::ElectionHandle;
+use crate::journal::excerpt;
 use crate::manager::{Directory, Phase, Watched};
 use crate::{ControllerHandle, KeyHistory, Outcome};
 
 /// What a manager runs, as JSON: its phase, the election, informers, controllers with their queues.
 ///
-/// Holds names, numbers and times, and of failures what the log has of them; nothing of an object
-/// but its name, so nothing of a Secret.
+/// Holds names, numbers and times; nothing of an object but its name, so nothing of a Secret. Of an
+/// error it has the cause, such as the server's reason and the path of a field, at most 256 bytes. The
+/// values that an error quotes, be it in quotation marks, braces or an API server's `Invalid value: …`,
+/// are replaced by `…`; what a reconciler prints bare into the text of its own errors is shown.
 ///
 /// ```json
 /// {
@@ -24,6 +27,7 @@ use crate::{ControllerHandle, KeyHistory, Outcome};
 ///   "informers": [ { "name": "ConfigMap", "kind": "ConfigMap", "synced": true, "objects": 12,
 ///                    "resourceVersion": "4711", "lag": { "census": 0 }, "lastError": null } ],
 ///   "controllers": [ { "name": "census", "synced": true, "workers": 1, "queue": { "depth": 0 },
+///                      "unseenWrites": 0,
 ///                      "running": [ { "key": "ns/a", "ageSeconds": 0.2 } ],
 ///                      "failing": [ { "key": "ns/b", "attempts": 4, "nextDueSeconds": 1.5,
 ///                                     "lastError": "…" } ] } ]
@@ -103,7 +107,7 @@ fn of_informer(informer: &dyn Watched) -> Value {
         "lag": lag,
         "lastError": status.last_error.map(|(cause, text)| json!({
             "cause": cause.to_string(),
-            "text": text,
+            "text": excerpt(&text),
         })),
     })
 }
@@ -146,6 +150,7 @@ fn of_controller(controller: &ControllerHandle) -> Value {
             "longestRunningSeconds": seconds(queue.longest_running),
             "unfinishedSeconds": seconds(queue.unfinished_work),
         },
+        "unseenWrites": controller.unseen_writes(),
         "running": running,
         "failing": failing,
     })

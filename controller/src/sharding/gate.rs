@@ -26,7 +26,8 @@ struct State {
     running: HashMap<u64, usize>,
     /// Keys of this member that were asked for before they may run.
     parked: HashSet<ObjectKey>,
-    /// What each object stood for when it was last seen, to place it after it is gone.
+    /// What each object stood for when it was last seen, to place it after it is gone. Empty where
+    /// the key alone places it.
     known: HashMap<ObjectKey, u64>,
     /// Until when others cannot take this member for gone; none before its first renewal.
     valid_until: Option<Instant>,
@@ -130,7 +131,6 @@ impl Gate {
             .valid_until
             .is_some_and(|until| Instant::now() < until);
         if !valid || !state.handover.may_run(token) {
-            state.known.insert(key.clone(), token);
             state.parked.insert(key.clone());
             return Entry::NotNow;
         }
@@ -262,6 +262,30 @@ mod tests {
         assert_eq!(agree(&gate), std::slice::from_ref(&key));
         assert!(runs(&gate, &key).is_some());
         assert!(gate.is_idle(), "its pass is dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn w74_keys_that_place_themselves_leave_nothing_behind() {
+        for by in [ShardBy::key(), ShardBy::namespace()] {
+            let gate = Gate::new("a".to_owned(), by);
+            // Renewed, and not agreed: everything owned is parked.
+            gate.renewed(Instant::now() + Duration::from_secs(10));
+            gate.observe(&Published::from([("a".to_owned(), None)]));
+            let keys: Vec<_> = (0..100)
+                .map(|n| ObjectKey::namespaced("ns", n.to_string()))
+                .collect();
+            for key in &keys {
+                assert!(runs(&gate, key).is_none());
+            }
+            assert_eq!(gate.state().parked.len(), 100);
+            assert_eq!(agree(&gate).len(), 100);
+            for key in &keys {
+                let pass = runs(&gate, key).expect("agreed");
+                pass.settled(key);
+            }
+            let state = gate.state();
+            assert!(state.known.is_empty() && state.parked.is_empty() && state.running.is_empty());
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -44,6 +44,8 @@ use kube_client::Client;
 use kube_core::{Resource, ResourceExt};
 use uuid::Uuid;
 
+use crate::names;
+
 pub(crate) use self::gate::{Entry, Gate};
 pub(crate) use self::lease::{Keys, keep};
 
@@ -242,6 +244,11 @@ impl ShardingHandle {
     }
 }
 
+const GROUP: &str = "at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each \
+                     part between dots";
+const IDENTITY: &str = "at most 120 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of \
+                        each part between dots";
+
 fn validate(options: &ShardingOptions) -> Result<(), InvalidOption> {
     let refuse = |option, value: &dyn fmt::Debug, expected| {
         Err(InvalidOption {
@@ -256,20 +263,17 @@ fn validate(options: &ShardingOptions) -> Result<(), InvalidOption> {
         retry_period,
         ..
     } = options;
-    for (option, text) in [("group", &options.group), ("identity", &options.identity)] {
-        let dns = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
-        let ends = [text.bytes().next(), text.bytes().last()];
-        let ends_well = ends
-            .into_iter()
-            .all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()));
-        if !ends_well || !text.bytes().all(dns) || text.len() > 63 + 57 {
-            let expected = "lower-case letters, digits, '-' and '.', with a letter or digit at both \
-                            ends, at most 120";
+    if !names::is_label(&options.namespace) {
+        return refuse("namespace", &options.namespace, names::LABEL);
+    }
+    // The Lease of a member bears both, with a hyphen between.
+    for (option, text, most, expected) in [
+        ("group", &options.group, 63, GROUP),
+        ("identity", &options.identity, 120, IDENTITY),
+    ] {
+        if !names::is_subdomain(text) || text.len() > most {
             return refuse(option, text, expected);
         }
-    }
-    if options.group.len() > 63 {
-        return refuse("group", &options.group, "at most 63 characters");
     }
     // The Lease tells it to the other members in whole seconds.
     let whole = lease_duration.subsec_nanos() == 0
@@ -317,6 +321,34 @@ mod tests {
                     ..good()
                 },
                 Some("group"),
+            ),
+            (
+                ShardingOptions {
+                    namespace: "a.b".to_owned(),
+                    ..good()
+                },
+                Some("namespace"),
+            ),
+            (
+                ShardingOptions {
+                    group: "a..b".to_owned(),
+                    ..good()
+                },
+                Some("group"),
+            ),
+            (
+                ShardingOptions {
+                    identity: "a.".to_owned(),
+                    ..good()
+                },
+                Some("identity"),
+            ),
+            (
+                ShardingOptions {
+                    identity: "a".repeat(121),
+                    ..good()
+                },
+                Some("identity"),
             ),
             (
                 ShardingOptions {

@@ -365,6 +365,61 @@ async fn k6_the_lease_is_left_to_expire_while_a_reconcile_blocks_its_thread() {
     drop(release);
 }
 
+// Real time, as above.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn c49_a_stop_ends_the_wait_for_what_a_lost_term_has_left_blocked() {
+    let leases = Leases::default();
+    let (begins, mut begun) = tokio::sync::mpsc::channel(1);
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let options = ManagerOptions {
+        grace: ms(50),
+        ..ManagerOptions::default()
+    };
+    let election = ElectionOptions {
+        identity: "me".to_owned(),
+        rejoin: true,
+        lease_duration: Duration::from_secs(1),
+        renew_deadline: ms(300),
+        retry_period: ms(100),
+        ..ElectionOptions::new("ns", "lease")
+    };
+    let elector = Elector::new(leases.client(), election).unwrap();
+    let handle = elector.handle();
+    let manager = Manager::new(options)
+        .with_election(elector)
+        .add_leader_task("blocking", move |_| {
+            let (begins, released) = (begins.clone(), Arc::clone(&released));
+            async move {
+                begins.send(()).await.unwrap();
+                // Until the test lets go: its end drops the sender.
+                let _ = released.lock().unwrap().recv();
+                Ok::<(), std::convert::Infallible>(())
+            }
+        });
+    let stop = CancellationToken::new();
+    let limit = Duration::from_secs(30);
+    let ended = tokio::time::timeout(limit, async {
+        tokio::join!(manager.run(stop.clone()), async {
+            begun.recv().await.unwrap();
+            leases.set_away(true);
+            while handle.is_leader() {
+                tokio::time::sleep(ms(10)).await;
+            }
+            // The manager has seen the end of the term, and waits for the work.
+            tokio::time::sleep(ms(50)).await;
+            stop.cancel();
+        })
+    });
+    let (result, ()) = ended.await.expect("the stop has a limit");
+    let text = result.unwrap_err().to_string();
+    assert!(
+        text.contains("still running after the grace") && text.contains("blocking"),
+        "{text}"
+    );
+    drop(release);
+}
+
 #[tokio::test(start_paused = true)]
 async fn c34_what_failed_during_the_stop_is_reported_beside_the_lost_lease() {
     let leases = Leases::default();

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod applied;
 #[cfg(test)]
+mod authorized;
+#[cfg(test)]
 mod contender;
 #[cfg(test)]
 mod events;
@@ -20,6 +22,8 @@ mod leases;
 mod manager;
 #[cfg(test)]
 mod mirror;
+#[cfg(test)]
+mod own_writes;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]

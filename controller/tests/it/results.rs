@@ -288,3 +288,43 @@ async fn k2_w49_a_burst_of_triggers_during_a_wait_is_one_run_and_one_failure() {
     assert_eq!(runs, [(0, 1), (500, 2), (2500, 3), (6500, 4)]);
     stage.close().await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn c03_a_key_that_comes_at_once_over_and_over_is_slowed_down_until_it_answers_otherwise() {
+    let at_once = || Ok(Action::RequeueAfter(Duration::ZERO));
+    let reconciler = Scripting::answering(move |key, n| match key.name() {
+        "steps" if n < 16 => at_once(),
+        "circle" if n < 30 => at_once(),
+        _ => Ok(Action::Done),
+    });
+    let stage = Stage::open(
+        &["circle", "steps"],
+        reconciler.clone(),
+        ControllerOptions::default(),
+    );
+    pass(ms(1)).await;
+    assert_eq!(
+        reconciler.times("steps").len(),
+        17,
+        "sixteen steps without a wait"
+    );
+    assert_eq!(reconciler.times("circle").len(), 17);
+    pass(ms(400)).await;
+    let times = reconciler.times("circle");
+    // 5, 10, 20, 40, 80, 160 ms after one another.
+    assert_eq!(times.len(), 23, "{times:?}");
+    let attempts: Vec<_> = reconciler
+        .calls()
+        .iter()
+        .map(|call| call.ctx.attempt())
+        .collect();
+    assert_eq!(attempts.iter().max(), Some(&7));
+    // It comes to an end, and may go by steps again.
+    pass(Duration::from_secs(3600)).await;
+    assert_eq!(reconciler.times("circle").len(), 31);
+    stage.scene.modify(config("circle", 2));
+    pass(ms(1)).await;
+    let last = reconciler.calls().pop().unwrap();
+    assert_eq!((last.key.name(), last.ctx.attempt()), ("circle", 1));
+    stage.close().await.unwrap();
+}

@@ -115,7 +115,7 @@ async fn a_write_that_reads_anew_gets_past_a_conflict(client: Client) {
 async fn an_informer_reaches_the_own_write(client: Client) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let informer: Informer<ConfigMap> = Informer::new(client, InformerOptions::default()).unwrap();
-    let mut store = ConsistencyStore::new(Duration::from_secs(60));
+    let store = ConsistencyStore::new(Duration::from_secs(60));
     let configs = store.track("ConfigMap", informer.clone());
 
     let written = created(&api, "a").await;

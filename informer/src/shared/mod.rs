@@ -150,6 +150,7 @@ struct Inner<K> {
     core: Arc<Core<K>>,
     source: Arc<dyn ListWatch<K>>,
     options: reflector::Options,
+    scope: Scope,
     resync: Duration,
     hooks: Mutex<Hooks<K>>,
     /// Place in the registry of metrics, until the run has ended.
@@ -219,8 +220,8 @@ where
     }
 }
 
-/// The kind with its group, where it has one.
-fn kind_name<K: Resource>(kind: &K::DynamicType) -> String {
+/// The kind with its group where it has one, as [`Informer::kind`] names it.
+pub fn kind_name<K: Resource>(kind: &K::DynamicType) -> String {
     let group = K::group(kind);
     if group.is_empty() {
         K::kind(kind).into_owned()
@@ -279,6 +280,11 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                 core,
                 series: Mutex::new(series),
                 source: Arc::new(source),
+                scope: Scope {
+                    namespace: options.namespace,
+                    label_selector: options.label_selector,
+                    field_selector: options.field_selector,
+                },
                 resync: options.resync,
                 options: reflector::Options {
                     consistent_first: options.consistent_first_list,
@@ -305,6 +311,16 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
     /// Kind and scope, as messages name this informer.
     pub fn name(&self) -> &str {
         self.inner.core.progress.name()
+    }
+
+    /// The kind with its group where it has one, such as `Proxy.crawl.proxyoperator.dev`.
+    pub fn kind(&self) -> &str {
+        &self.inner.core.progress.kind
+    }
+
+    /// Namespace and selectors, by which the objects are chosen that are cached.
+    pub fn scope(&self) -> &Scope {
+        &self.inner.scope
     }
 
     /// Adds an index from values to objects; a function may give none, one or many values.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use controller::consistency::ConsistencyStore;
-use controller::{Action, Context, Event, ObjectKey, ReconcileError, Reconciler};
+use controller::consistency::OwnWrites;
+use controller::{Action, Event, ObjectKey, ReconcileError, Reconciler};
 use dashmap::DashMap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -27,10 +27,9 @@ use crate::cluster::Store;
 use crate::controller::budget::{self, Budget, Census, Group};
 use crate::controller::circuit::Circuits;
 use crate::controller::drain::NoLeases;
-use crate::controller::pass::OwnWrites;
 use crate::controller::recent::Recent;
 use crate::controller::reconcile::ProxyReconciler;
-use crate::controller::testing::{Server, refusal, virtual_now};
+use crate::controller::testing::{Server, own_writes, refusal, virtual_now};
 use crate::controller::timing::Timing;
 use crate::controller::unclaimed::Unclaimed;
 use crate::controller::wiring::is_news;
@@ -69,6 +68,7 @@ pub(super) struct Process {
     /// What the watches lag behind by now, and until when.
     lag: (Duration, Instant),
     reconciler: Arc<ProxyReconciler>,
+    own_writes: Arc<OwnWrites>,
     due: BTreeMap<ObjectKey, Instant>,
     failures: BTreeMap<ObjectKey, u32>,
     running: BTreeMap<ObjectKey, Pass>,
@@ -90,6 +90,18 @@ impl Process {
             reason = "the process owns the handle, looks at it in each step, and aborts it"
         )]
         let collection = tokio::spawn(collector.run(CancellationToken::new()));
+        let (seen, shown) = (Arc::clone(&view), Arc::clone(&view));
+        let own_writes = own_writes(
+            move || seen.lock().expect("not poisoned").version,
+            move |key| {
+                shown
+                    .lock()
+                    .expect("not poisoned")
+                    .proxies
+                    .get(key)
+                    .cloned()
+            },
+        );
         let mut process = Self {
             server: universe.server.clone(),
             rng: StdRng::seed_from_u64(seed ^ 0x9_0c35),
@@ -97,6 +109,7 @@ impl Process {
             view,
             lag: (Duration::ZERO, Instant::now()),
             reconciler: Arc::new(reconciler),
+            own_writes,
             due: BTreeMap::new(),
             failures: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -226,10 +239,17 @@ impl Process {
                 .map(|(key, _)| key.clone());
             let Some(key) = ready else { return };
             self.due.remove(&key);
+            let ctx = match self.own_writes.context(&key) {
+                Ok(ctx) => ctx,
+                Err(lag) => {
+                    self.due.insert(key, now + lag.look_again());
+                    continue;
+                }
+            };
             let reconciler = Arc::clone(&self.reconciler);
             let pass = {
                 let key = key.clone();
-                async move { reconciler.reconcile(&key, &Context::default()).await }
+                async move { ctx.noticing(reconciler.reconcile(&key, &ctx)).await }
             };
             #[expect(
                 clippy::disallowed_methods,
@@ -347,13 +367,6 @@ fn collector(
 }
 
 fn reconciler(universe: &Universe, dead: &Dead, view: &Arc<Mutex<View>>) -> ProxyReconciler {
-    let mut store = ConsistencyStore::new(Duration::from_secs(5));
-    let seen = Arc::clone(view);
-    let proxies = store.track("Proxy", move || {
-        Some(Arc::from(
-            seen.lock().expect("not poisoned").version.to_string(),
-        ))
-    });
     let (cached, counted) = (Arc::clone(view), Arc::clone(view));
     let timing = Timing::default();
     ProxyReconciler {
@@ -369,7 +382,6 @@ fn reconciler(universe: &Universe, dead: &Dead, view: &Arc<Mutex<View>>) -> Prox
         providers: providers(universe, dead, false),
         cluster_id: Arc::from("cluster"),
         timing,
-        own_writes: Arc::new(OwnWrites { store, proxies }),
         leads: Arc::new(|| true),
         census: Box::new(move |group| census(&counted.lock().expect("not poisoned"), group)),
         budget: Budget::default(),

@@ -1,34 +1,9 @@
-//! Read-your-writes: know when the caches have caught up with one's own writes.
-//!
-//! A cache lags behind the API server, so a reconcile right after an own write may see the state
-//! before it and, say, create a second pod. A [`ConsistencyStore`] keeps for each key the
-//! `resourceVersion` of its newest write of each kind; [`check`](ConsistencyStore::check) before a
-//! reconcile tells whether the caches have reached them. Other keys are not held up. Mirrors
-//! Kubernetes' `controller/util/consistency`.
-//!
-//! ```
-//! use std::time::Duration;
-//! use controller::consistency::{Consistency, ConsistencyStore};
-//! use controller::{Action, ObjectKey};
-//!
-//! let mut store = ConsistencyStore::new(Duration::from_secs(5));
-//! // An `Informer` in real life; here a cache that stands at version 7.
-//! let proxies = store.track("Proxy", || Some("7".into()));
-//!
-//! let (key, uid) = (ObjectKey::namespaced("ns", "a"), "u-1");
-//! store.wrote(&key, uid, proxies, "9"); // the server answered our patch with version 9
-//! match store.check(&key, uid) {
-//!     Consistency::Level => unreachable!("7 is older than 9"),
-//!     // The event of our write comes earlier and wakes the key.
-//!     Consistency::Behind(lag) => assert!(lag.remaining <= Duration::from_secs(5)),
-//!     Consistency::Overdue(_) => { /* read the object live */ }
-//! }
-//! ```
+//! Versions of own writes by key, and whether the caches have reached them.
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering as Memory};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -85,8 +60,22 @@ pub struct Lag {
     pub written: Arc<str>,
     /// What the cache has seen; none before its first list.
     pub observed: Option<Arc<str>>,
+    /// Time since the write.
+    pub waited: Duration,
     /// Time until the cap; zero if overdue.
     pub remaining: Duration,
+}
+
+impl Lag {
+    /// When to look again if no event comes: after as long as was waited already, 5 ms to 1 s, and no
+    /// later than the cap. So a lag is overshot by as much again at most, and ten seconds of it cost
+    /// some twenty looks.
+    #[must_use]
+    pub fn look_again(&self) -> Duration {
+        self.waited
+            .clamp(SOONEST_LOOK, LATEST_LOOK)
+            .min(self.remaining)
+    }
 }
 
 impl fmt::Display for Lag {
@@ -112,15 +101,17 @@ impl fmt::Display for Lag {
 /// written; a sweep touches all records and is amortised by the writes before it.
 pub struct ConsistencyStore {
     cap: Duration,
-    caches: Vec<Cache>,
+    /// Replaced whole, so that a check holds no lock while it asks a cache.
+    caches: RwLock<Arc<[Known]>>,
     records: DashMap<ObjectKey, Record>,
     /// Number of records at which the next write sweeps.
     sweep_at: AtomicUsize,
 }
 
-struct Cache {
+#[derive(Clone)]
+struct Known {
     name: Arc<str>,
-    version: Box<dyn ObservedVersion>,
+    version: Arc<dyn ObservedVersion>,
 }
 
 #[derive(Debug)]
@@ -137,6 +128,9 @@ struct Write {
     at: Instant,
 }
 
+const SOONEST_LOOK: Duration = Duration::from_millis(5);
+const LATEST_LOOK: Duration = Duration::from_secs(1);
+
 /// Fewer records than this are not worth a sweep.
 const SWEEP_FROM: usize = 1024;
 
@@ -149,7 +143,8 @@ impl Default for ConsistencyStore {
 
 impl fmt::Debug for ConsistencyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let caches: Vec<_> = self.caches.iter().map(|cache| &cache.name).collect();
+        let caches = self.caches();
+        let caches: Vec<_> = caches.iter().map(|cache| &cache.name).collect();
         f.debug_struct("ConsistencyStore")
             .field("cap", &self.cap)
             .field("caches", &caches)
@@ -164,19 +159,27 @@ impl ConsistencyStore {
     pub fn new(cap: Duration) -> Self {
         Self {
             cap,
-            caches: Vec::new(),
+            caches: RwLock::default(),
             records: DashMap::new(),
             sweep_at: AtomicUsize::new(SWEEP_FROM),
         }
     }
 
     /// Makes a cache known under `name` (for messages): an informer, or a closure.
-    pub fn track(&mut self, name: impl Into<Arc<str>>, cache: impl ObservedVersion) -> Tracked {
-        self.caches.push(Cache {
+    pub fn track(&self, name: impl Into<Arc<str>>, cache: impl ObservedVersion) -> Tracked {
+        let known = Known {
             name: name.into(),
-            version: Box::new(cache),
-        });
-        Tracked(self.caches.len() - 1)
+            version: Arc::new(cache),
+        };
+        let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
+        *caches = caches.iter().cloned().chain([known]).collect();
+        Tracked(caches.len() - 1)
+    }
+
+    fn caches(&self) -> Arc<[Known]> {
+        // Replaced whole, so a panic elsewhere leaves it usable.
+        let caches = self.caches.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&caches)
     }
 
     /// Records that the reconcile of `key` (incarnation `uid`) wrote an object of the kind in
@@ -212,28 +215,47 @@ impl ConsistencyStore {
     ///
     /// Forgets the writes they have reached, and the whole record if its UID isn't `uid`.
     pub fn check(&self, key: &ObjectKey, uid: &str) -> Consistency {
+        self.check_shown(key, uid, |_| false)
+    }
+
+    /// As [`check`](Self::check), where `uid` is what a cache shows for which `is_owners` holds: as
+    /// long as that has not reached the own write to the object itself, another UID is an older one.
+    pub(super) fn check_shown(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        is_owners: impl Fn(Tracked) -> bool,
+    ) -> Consistency {
         let Entry::Occupied(mut entry) = self.records.entry(key.clone()) else {
             return Consistency::Level;
         };
-        if &*entry.get().uid != uid {
+        let caches = self.caches();
+        let is_older = |write: &Write| {
+            let observed = caches[write.cache].version.observed_version();
+            is_owners(Tracked(write.cache))
+                && standing(observed.as_deref(), &write.version) == Standing::Behind
+        };
+        if &*entry.get().uid != uid && !entry.get().writes.iter().any(is_older) {
             entry.remove();
             return Consistency::Level;
         }
         let now = Instant::now();
         let mut oldest: Option<Lag> = None;
         entry.get_mut().writes.retain(|write| {
-            let cache = &self.caches[write.cache];
+            let cache = &caches[write.cache];
             let observed = cache.version.observed_version();
             let standing = standing(observed.as_deref(), &write.version);
             if standing == Standing::Reached {
                 return false;
             }
-            let remaining = self.cap.saturating_sub(now - write.at);
+            let waited = now - write.at;
+            let remaining = self.cap.saturating_sub(waited);
             if oldest.as_ref().is_none_or(|lag| remaining < lag.remaining) {
                 oldest = Some(Lag {
                     cache: Arc::clone(&cache.name),
                     written: Arc::clone(&write.version),
                     observed,
+                    waited,
                     remaining,
                 });
             }
@@ -255,6 +277,11 @@ impl ConsistencyStore {
         self.records.remove(key);
     }
 
+    /// UID under which writes of `key` are on record, if any are.
+    pub(super) fn uid(&self, key: &ObjectKey) -> Option<Arc<str>> {
+        self.records.get(key).map(|record| Arc::clone(&record.uid))
+    }
+
     /// Number of keys with a write on record.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -272,7 +299,7 @@ impl ConsistencyStore {
             return;
         }
         let observed: Vec<_> = self
-            .caches
+            .caches()
             .iter()
             .map(|cache| cache.version.observed_version())
             .collect();
@@ -312,15 +339,16 @@ impl Record {
     }
 }
 
+/// Where a cache stands to a write.
 #[derive(Debug, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Standing {
     Reached,
     Behind,
     Incomparable,
 }
 
 /// Where a cache that has seen `observed` stands to a write that got `written`.
-fn standing(observed: Option<&str>, written: &str) -> Standing {
+pub(super) fn standing(observed: Option<&str>, written: &str) -> Standing {
     let Some(observed) = observed else {
         return Standing::Behind;
     };
@@ -354,7 +382,7 @@ mod tests {
     impl World {
         fn new() -> Self {
             let versions = Arc::new(Mutex::new([Some("10"), Some("10")]));
-            let mut store = ConsistencyStore::new(CAP);
+            let store = ConsistencyStore::new(CAP);
             let [proxies, pods] = [("Proxy", 0), ("Pod", 1)].map(|(name, n)| {
                 let versions = Arc::clone(&versions);
                 store.track(name, move || versions.lock().unwrap()[n].map(Arc::from))
@@ -577,7 +605,7 @@ mod tests {
         #[test]
         fn k8_any_order_of_writes_and_sights_answers_as_the_model(ops in vec(op(), 1..80)) {
             let seen = Arc::new(Mutex::new([0_u32; 2]));
-            let mut store = ConsistencyStore::new(CAP);
+            let store = ConsistencyStore::new(CAP);
             let caches = [0, 1].map(|n| {
                 let seen = Arc::clone(&seen);
                 store.track("cache", move || Some(seen.lock().unwrap()[n].to_string().into()))

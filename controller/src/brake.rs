@@ -1,0 +1,62 @@
+//! A brake for keys that ask to come again at once, over and over.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use informer::ObjectKey;
+
+/// Runs in a row that may ask for the next one at once.
+pub(crate) const AT_ONCE_IN_A_ROW: u32 = 16;
+
+/// How often keys have asked in a row; has an entry for those in the middle of it alone.
+#[derive(Debug, Default)]
+pub(crate) struct Brake {
+    streaks: Mutex<HashMap<ObjectKey, u32>>,
+    /// Whether there may be an entry: most reconcilers never ask.
+    used: AtomicBool,
+}
+
+impl Brake {
+    /// Takes in how a run of `key` ended; the length of the streak if that is too long by now.
+    pub(crate) fn ended(&self, key: &ObjectKey, at_once: bool) -> Option<u32> {
+        if !at_once {
+            self.forget(key);
+            return None;
+        }
+        self.used.store(true, Ordering::Release);
+        // Each change is whole, so a panic elsewhere leaves it usable.
+        let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
+        let streak = streaks.entry(key.clone()).or_insert(0);
+        *streak = streak.saturating_add(1);
+        (*streak > AT_ONCE_IN_A_ROW).then_some(*streak)
+    }
+
+    /// The key ends its streak, or is none of this process any more.
+    pub(crate) fn forget(&self, key: &ObjectKey) {
+        if self.used.load(Ordering::Acquire) {
+            let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
+            streaks.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_streak_is_of_one_key_and_ends_with_any_other_answer() {
+        let (brake, [a, b]) = (Brake::default(), ["a", "b"].map(ObjectKey::cluster));
+        for _ in 0..AT_ONCE_IN_A_ROW {
+            assert_eq!(brake.ended(&a, true), None);
+        }
+        assert_eq!(brake.ended(&a, true), Some(AT_ONCE_IN_A_ROW + 1));
+        assert_eq!(brake.ended(&b, true), None);
+        assert_eq!(brake.ended(&a, false), None);
+        assert_eq!(brake.ended(&a, true), None, "it begins anew");
+        brake.forget(&a);
+        brake.forget(&b);
+        assert!(brake.streaks.lock().unwrap().is_empty());
+    }
+}
