@@ -161,6 +161,8 @@ struct Pasts {
     failing: LruCache<ObjectKey, Past>,
     /// All others.
     calm: LruCache<ObjectKey, Past>,
+    /// The memory of the entry that was given up last, for the next one.
+    spare: VecDeque<PastRun>,
 }
 
 impl Pasts {
@@ -170,6 +172,7 @@ impl Pasts {
             turns: 0,
             failing: LruCache::unbounded(),
             calm: LruCache::unbounded(),
+            spare: VecDeque::new(),
         }
     }
 
@@ -177,25 +180,39 @@ impl Pasts {
         self.failing.peek(key).or_else(|| self.calm.peek(key))
     }
 
-    /// Takes out the past of a key, an empty one if there is none.
-    fn take(&mut self, key: &ObjectKey) -> Past {
-        let past = self.failing.pop(key).or_else(|| self.calm.pop(key));
-        past.unwrap_or_default()
-    }
-
-    /// Keeps the past of the key that ran last, and gives up what there is no room for.
-    fn keep(&mut self, key: ObjectKey, mut past: Past) {
+    /// Changes the past of the key that ran last, which failed or not, and gives up what there is no
+    /// room for. Most keys go on as before, and so does their entry.
+    fn note(&mut self, key: &ObjectKey, failed: bool, change: impl FnOnce(&mut Past)) {
         self.turns += 1;
-        past.turn = self.turns;
-        let failed = past.runs.back().is_some_and(|run| run.outcome.is_failure());
-        let pasts = if failed {
-            &mut self.failing
+        let turn = self.turns;
+        let (same, other) = if failed {
+            (&mut self.failing, &mut self.calm)
         } else {
-            &mut self.calm
+            (&mut self.calm, &mut self.failing)
         };
-        pasts.put(key, past);
-        if self.failing.len() + self.calm.len() > self.most.get() && self.calm.pop_lru().is_none() {
-            self.failing.pop_lru();
+        if let Some(past) = same.get_mut(key) {
+            past.turn = turn;
+            change(past);
+            return;
+        }
+        let before = if other.is_empty() {
+            None
+        } else {
+            other.pop(key)
+        };
+        let mut past = before.unwrap_or_else(|| Past {
+            runs: std::mem::take(&mut self.spare),
+            ..Past::default()
+        });
+        past.turn = turn;
+        change(&mut past);
+        same.put(key.clone(), past);
+        if self.failing.len() + self.calm.len() > self.most.get() {
+            let oldest = self.calm.pop_lru().or_else(|| self.failing.pop_lru());
+            if let Some((_, mut past)) = oldest {
+                past.runs.clear();
+                self.spare = past.runs;
+            }
         }
     }
 
@@ -246,21 +263,21 @@ impl Journal {
         let Some(past) = &self.past else { return };
         // The text of an error is made before the lock is taken.
         let outcome = Outcome::of(run.result);
-        let mut past = lock(past);
-        let mut entry = past.take(run.key);
-        if entry.runs.len() == RUNS_KEPT {
-            entry.runs.pop_front();
-        }
-        entry.runs.push_back(PastRun {
-            began: run.began,
-            took: run.took,
-            trigger: trigger(entry.next, run.began, run.priority),
-            attempt: run.attempt,
-            priority: run.priority,
-            outcome,
+        let failed = outcome.is_failure();
+        lock(past).note(run.key, failed, |past| {
+            if past.runs.len() == RUNS_KEPT {
+                past.runs.pop_front();
+            }
+            past.runs.push_back(PastRun {
+                began: run.began,
+                took: run.took,
+                trigger: trigger(past.next, run.began, run.priority),
+                attempt: run.attempt,
+                priority: run.priority,
+                outcome,
+            });
+            past.next = run.next;
         });
-        entry.next = run.next;
-        past.keep(run.key.clone(), entry);
     }
 
     /// Keys under way with the time they have taken, the oldest first.

@@ -117,16 +117,15 @@ impl OwnWrites {
             if standing(observed.as_deref(), version) == Standing::Reached {
                 continue;
             }
-            let is_owner = known.has_owners && ObjectKey::from_meta(written).as_ref() == Some(key);
-            let uid: Arc<str> = if is_owner {
-                // Of the object that there is now, which the cache may not have seen at all.
-                written.uid.as_deref().unwrap_or_default().into()
+            self.noted.store(true, Ordering::Release);
+            if known.has_owners && ObjectKey::from_meta(written).as_ref() == Some(key) {
+                let uid = written.uid.as_deref().unwrap_or_default();
+                self.store.wrote_itself(key, uid, *id, version);
             } else {
                 let present = || owner_uid(&caches, key).into();
-                self.store.uid(key).unwrap_or_else(present)
-            };
-            self.noted.store(true, Ordering::Release);
-            self.store.wrote(key, &uid, *id, version);
+                let uid = self.store.uid(key).unwrap_or_else(present);
+                self.store.wrote(key, &uid, *id, version);
+            }
         }
     }
 
@@ -137,13 +136,7 @@ impl OwnWrites {
             return Consistency::Level;
         }
         let caches = self.caches();
-        let is_owners = |id| {
-            caches
-                .iter()
-                .any(|known| known.has_owners && known.id == id)
-        };
-        self.store
-            .check_shown(key, &owner_uid(&caches, key), is_owners)
+        self.store.check(key, &owner_uid(&caches, key))
     }
 
     /// The context of a first run of `key` now, whose writes are noted here: what a worker does

@@ -119,6 +119,8 @@ struct Record {
     uid: Arc<str>,
     /// At most one for each cache.
     writes: Vec<Write>,
+    /// The last write to the object itself.
+    itself: Option<Write>,
 }
 
 #[derive(Debug, Clone)]
@@ -188,54 +190,50 @@ impl ConsistencyStore {
     /// The newest version counts; one that can't be compared replaces the one on record. Another
     /// `uid` than on record starts a fresh record.
     pub fn wrote(&self, key: &ObjectKey, uid: &str, cache: Tracked, version: &str) {
+        self.record(key, uid, cache, version, false);
+    }
+
+    /// As [`wrote`](Self::wrote), for a write to the object that `key` stands for, whose answer said
+    /// `uid`. Until the cache has reached it, a [`check`](Self::check) with another UID comes from a
+    /// cache that shows an older object of that name, or none yet.
+    pub fn wrote_itself(&self, key: &ObjectKey, uid: &str, cache: Tracked, version: &str) {
+        self.record(key, uid, cache, version, true);
+    }
+
+    fn record(&self, key: &ObjectKey, uid: &str, cache: Tracked, version: &str, itself: bool) {
         self.sweep_if_due();
         let write = Write {
             cache: cache.0,
             version: version.into(),
             at: Instant::now(),
         };
-        match self.records.entry(key.clone()) {
-            Entry::Occupied(mut entry) if &*entry.get().uid == uid => entry.get_mut().put(write),
-            Entry::Occupied(mut entry) => {
-                entry.insert(Record {
-                    uid: uid.into(),
-                    writes: vec![write],
-                });
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(Record {
-                    uid: uid.into(),
-                    writes: vec![write],
-                });
-            }
+        let mut record = self
+            .records
+            .entry(key.clone())
+            .or_insert_with(|| Record::of(uid));
+        if &*record.uid != uid {
+            *record = Record::of(uid);
         }
+        if itself {
+            record.itself = Some(write.clone());
+        }
+        record.put(write);
     }
 
     /// Tells whether the caches have reached the writes of `key`.
     ///
-    /// Forgets the writes they have reached, and the whole record if its UID isn't `uid`.
+    /// Forgets the writes they have reached, and the whole record if its UID isn't `uid` (but see
+    /// [`wrote_itself`](Self::wrote_itself)).
     pub fn check(&self, key: &ObjectKey, uid: &str) -> Consistency {
-        self.check_shown(key, uid, |_| false)
-    }
-
-    /// As [`check`](Self::check), where `uid` is what a cache shows for which `is_owners` holds: as
-    /// long as that has not reached the own write to the object itself, another UID is an older one.
-    pub(super) fn check_shown(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        is_owners: impl Fn(Tracked) -> bool,
-    ) -> Consistency {
         let Entry::Occupied(mut entry) = self.records.entry(key.clone()) else {
             return Consistency::Level;
         };
         let caches = self.caches();
-        let is_older = |write: &Write| {
+        let is_behind = |write: &Write| {
             let observed = caches[write.cache].version.observed_version();
-            is_owners(Tracked(write.cache))
-                && standing(observed.as_deref(), &write.version) == Standing::Behind
+            standing(observed.as_deref(), &write.version) == Standing::Behind
         };
-        if &*entry.get().uid != uid && !entry.get().writes.iter().any(is_older) {
+        if &*entry.get().uid != uid && !entry.get().itself.as_ref().is_some_and(is_behind) {
             entry.remove();
             return Consistency::Level;
         }
@@ -321,6 +319,14 @@ impl ConsistencyStore {
 }
 
 impl Record {
+    fn of(uid: &str) -> Self {
+        Self {
+            uid: uid.into(),
+            writes: Vec::new(),
+            itself: None,
+        }
+    }
+
     fn put(&mut self, write: Write) {
         match self
             .writes
