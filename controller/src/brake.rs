@@ -18,7 +18,7 @@ pub(crate) struct Brake {
 }
 
 impl Brake {
-    /// Takes in how a run of `key` ended; the length of the streak if that is too long by now.
+    /// Takes in how a run of `key` ended; by how much its streak is too long by now, if it is.
     pub(crate) fn ended(&self, key: &ObjectKey, at_once: bool) -> Option<u32> {
         if !at_once {
             self.forget(key);
@@ -29,7 +29,9 @@ impl Brake {
         let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
         let streak = streaks.entry(key.clone()).or_insert(0);
         *streak = streak.saturating_add(1);
-        (*streak > AT_ONCE_IN_A_ROW).then_some(*streak)
+        streak
+            .checked_sub(AT_ONCE_IN_A_ROW)
+            .filter(|more| *more > 0)
     }
 
     /// The key ends its streak, or is none of this process any more.
@@ -51,7 +53,8 @@ mod tests {
         for _ in 0..AT_ONCE_IN_A_ROW {
             assert_eq!(brake.ended(&a, true), None);
         }
-        assert_eq!(brake.ended(&a, true), Some(AT_ONCE_IN_A_ROW + 1));
+        assert_eq!(brake.ended(&a, true), Some(1));
+        assert_eq!(brake.ended(&a, true), Some(2));
         assert_eq!(brake.ended(&b, true), None);
         assert_eq!(brake.ended(&a, false), None);
         assert_eq!(brake.ended(&a, true), None, "it begins anew");

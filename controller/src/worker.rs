@@ -18,7 +18,7 @@ use crate::metrics::{Recorder, ResultLabel, Run};
 use crate::panic::{self, Panic};
 use crate::reconcile::{Action, Cancelled, Context, ErasedReconciler, ReconcileError};
 use crate::retry::MaybeConflict;
-use crate::settle::{Delay, Requeue, settle};
+use crate::settle::{Delay, Requeue, Settlement, settle};
 use crate::sharding::{Entry, Gate};
 use crate::{ControllerOptions, Item, Queue};
 
@@ -76,12 +76,14 @@ impl Workshop {
     ///
     /// After `stop` no further key is taken; the run under way is finished and settled.
     pub(crate) async fn work(&self, worker: usize, stop: CancellationToken) {
-        loop {
-            // Cancel-safe: a pending `get` holds no key.
+        let mut stopped = std::pin::pin!(stop.cancelled());
+        while !stop.is_cancelled() {
+            // Cancel-safe: a pending `get` holds no key. Most of the time it has one, and then nobody
+            // need be told of a stop.
             let item = tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
                 item = self.queue.get() => item,
+                () = stopped.as_mut() => return,
             };
             match item {
                 Some(item) => self.process(worker, item, &stop).await,
@@ -105,23 +107,17 @@ impl Workshop {
             }
             Err(panic) => (None, Some(panic)),
         };
-        let stale = match self.lag(key) {
-            Ok(stale) => stale,
-            Err(lag) => return self.hold_back(&item, &lag),
+        let stale = match self.consistency(key) {
+            Consistency::Level => None,
+            Consistency::Behind(lag) => return self.hold_back(&item, &lag),
+            Consistency::Overdue(lag) => Some(lag),
         };
         let attempt = item.num_requeues().saturating_add(1);
-        let deadline = self
-            .options
-            .reconcile_timeout
-            .and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut ctx = Context::new(attempt, item.priority(), stop.clone(), deadline);
+        let ctx = self.context(&item, attempt, stale, stop);
         let span = self.span(key, &ctx);
-        if let Some(lag) = &stale {
+        if let Some(lag) = ctx.stale() {
             self.recorder.start_stale();
             span.in_scope(|| warn!(%lag, "own write not shown in time; reconciling all the same"));
-        }
-        if let Some(own_writes) = &self.own_writes {
-            ctx = ctx.of(OwnRun::new(own_writes, key), stale);
         }
 
         let began = Instant::now();
@@ -142,19 +138,8 @@ impl Workshop {
         let took = began.elapsed();
         drop(active);
 
-        let mut settlement = settle(&outcome.result, item.priority());
         span.in_scope(|| report(&outcome, attempt));
-        if let Some(streak) = self.brake.ended(key, settlement.is_at_once()) {
-            settlement = settlement.braked();
-            if streak.is_power_of_two() {
-                span.in_scope(|| {
-                    warn!(
-                        streak,
-                        "asks again and again to come at once; it is slowed down"
-                    )
-                });
-            }
-        }
+        let settlement = span.in_scope(|| self.settlement(&item, &outcome));
         self.recorder.finish_run(Run {
             label: settlement.label,
             terminal: outcome
@@ -191,17 +176,41 @@ impl Workshop {
         drop(item);
     }
 
-    /// How far the caches are behind what the key's last run wrote: none, or so far that it is not
-    /// waited for any longer; an error if the key must wait.
-    fn lag(&self, key: &ObjectKey) -> Result<Option<Lag>, Lag> {
-        let Some(own_writes) = &self.own_writes else {
-            return Ok(None);
+    /// What becomes of a key after a run.
+    fn settlement(&self, item: &Item<'_>, outcome: &Outcome) -> Settlement {
+        let settlement = settle(&outcome.result, item.priority());
+        let Some(too_often) = self.brake.ended(item.key(), settlement.is_at_once()) else {
+            return settlement;
         };
-        match own_writes.check(key) {
-            Consistency::Level => Ok(None),
-            Consistency::Behind(lag) => Err(lag),
-            Consistency::Overdue(lag) => Ok(Some(lag)),
+        if too_often.is_power_of_two() {
+            warn!(
+                too_often,
+                "asks again and again to come at once; it is slowed down"
+            );
         }
+        settlement.braked()
+    }
+
+    fn context(
+        &self,
+        item: &Item<'_>,
+        attempt: u32,
+        stale: Option<Lag>,
+        stop: &CancellationToken,
+    ) -> Context {
+        let timeout = self.options.reconcile_timeout;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let ctx = Context::new(attempt, item.priority(), stop.clone(), deadline);
+        match &self.own_writes {
+            Some(own_writes) => ctx.of(OwnRun::new(own_writes, item.key()), stale),
+            None => ctx,
+        }
+    }
+
+    /// Whether the caches show what the key's last run wrote.
+    fn consistency(&self, key: &ObjectKey) -> Consistency {
+        let own_writes = self.own_writes.as_ref();
+        own_writes.map_or(Consistency::Level, |own_writes| own_writes.check(key))
     }
 
     /// Puts a key back for which it is too early; an event makes it come earlier.

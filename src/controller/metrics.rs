@@ -52,7 +52,7 @@ pub(crate) struct Snapshot<'a> {
     /// Circuits that are not closed, by provider.
     pub(crate) circuits: &'a [(String, CircuitState)],
     pub(crate) events_dropped: u64,
-    /// Passes that met a cache behind an own write: those put off, and those that read live.
+    /// How often a Proxy was due while the cache was behind an own write: put off, and read live.
     pub(crate) stale: [u64; 2],
 }
 
@@ -73,7 +73,8 @@ impl Snapshot<'_> {
             text.sample(name, &[("result", result)], read(count));
         }
         let name = "pxo_cache_staleness_total";
-        let help = "Passes that met a cache behind an own write, by what they did about it";
+        let help =
+            "Times that a Proxy was due while the cache was behind an own write, by what was done";
         text.family(name, "counter", help);
         for (action, count) in ["skipped", "read_live"].iter().zip(self.stale) {
             text.sample(name, &[("action", action)], number(count));

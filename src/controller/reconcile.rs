@@ -1,7 +1,6 @@
 //! from a key to a pass, and from the end of a pass to what happens next.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use controller::{Action, Context, ObjectKey, ReconcileError, Reconciler};
 use dashmap::DashMap;

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::super::testing::{INSTANCE, PATH, UID, World, virtual_now};

@@ -144,10 +144,10 @@ impl OwnWrites {
     ///
     /// # Errors
     /// [`Lag`] if the key must not run yet.
-    pub fn context(self: &Arc<Self>, key: &ObjectKey) -> Result<Context, Lag> {
+    pub fn context(self: &Arc<Self>, key: &ObjectKey) -> Result<Context, Box<Lag>> {
         let stale = match self.check(key) {
             Consistency::Level => None,
-            Consistency::Behind(lag) => return Err(lag),
+            Consistency::Behind(lag) => return Err(Box::new(lag)),
             Consistency::Overdue(lag) => Some(lag),
         };
         Ok(Context::default().of(Run::new(self, key), stale))
