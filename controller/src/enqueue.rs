@@ -188,6 +188,7 @@ mod tests {
         assert_eq!(
             keys(&Event::Deleted {
                 object,
+                last_cached: None,
                 final_state_known: false
             }),
             [key("ns/a")]
@@ -213,6 +214,7 @@ mod tests {
             (
                 Event::Deleted {
                     object: object("1"),
+                    last_cached: None,
                     final_state_known: false,
                 },
                 None,

@@ -239,6 +239,7 @@ mod tests {
             };
             let deleted = Event::Deleted {
                 object,
+                last_cached: None,
                 final_state_known: true,
             };
             assert!(

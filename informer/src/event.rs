@@ -29,6 +29,10 @@ pub enum Event<K> {
     Deleted {
         /// The last state known.
         object: Arc<K>,
+        /// The state that the cache held until then, where the server sent a later one along with
+        /// the deletion: with it whoever looks at a part of the objects knows whether this was one
+        /// of them.
+        last_cached: Option<Arc<K>>,
         /// The server sent this state along with the deletion. If not, the deletion was missed
         /// and found by a list, and the object may have changed before it went.
         final_state_known: bool,
@@ -51,9 +55,11 @@ impl<K> Clone for Event<K> {
             },
             Self::Deleted {
                 object,
+                last_cached,
                 final_state_known,
             } => Self::Deleted {
                 object: Arc::clone(object),
+                last_cached: last_cached.clone(),
                 final_state_known: *final_state_known,
             },
         }
@@ -183,7 +189,8 @@ where
 /// A handler that is told of the objects that pass a filter, as if there were no others.
 ///
 /// An update by which an object begins to pass is told as an addition, one by which it ceases to
-/// pass as a deletion of its last state that passed. The filter must give the same answer for the
+/// pass as a deletion of its last state that passed, and so is the end of an object whose final
+/// state does not pass any more. The filter must give the same answer for the
 /// same object. Mirrors client-go's `FilteringResourceEventHandler`.
 #[derive(Debug)]
 pub struct Filtered<F, H> {
@@ -206,21 +213,41 @@ impl<F, H> Filtered<F, H> {
     where
         F: Fn(&K) -> bool,
     {
-        let Event::Updated { old, new } = event else {
-            return (self.filter)(event.object()).then(|| event.clone());
-        };
-        match ((self.filter)(old), (self.filter)(new)) {
-            (true, true) => Some(event.clone()),
-            (false, true) => Some(Event::Added {
-                object: Arc::clone(new),
-                is_in_initial_list: false,
-            }),
-            (true, false) => Some(Event::Deleted {
-                object: Arc::clone(old),
-                final_state_known: true,
-            }),
-            (false, false) => None,
+        match event {
+            Event::Added { object, .. } => (self.filter)(object).then(|| event.clone()),
+            Event::Updated { old, new } => match ((self.filter)(old), (self.filter)(new)) {
+                (true, true) => Some(event.clone()),
+                (false, true) => Some(Event::Added {
+                    object: Arc::clone(new),
+                    is_in_initial_list: false,
+                }),
+                (true, false) => Some(gone(old)),
+                (false, false) => None,
+            },
+            Event::Deleted {
+                object,
+                last_cached,
+                ..
+            } => {
+                let passes = (self.filter)(object);
+                match last_cached {
+                    None => passes.then(|| event.clone()),
+                    // Its last state says nothing of whether the handler knows it.
+                    Some(cached) if !(self.filter)(cached) => None,
+                    Some(_) if passes => Some(event.clone()),
+                    Some(cached) => Some(gone(cached)),
+                }
+            }
         }
+    }
+}
+
+/// The end of an object that has ceased to pass, in its last state that did.
+fn gone<K>(object: &Arc<K>) -> Event<K> {
+    Event::Deleted {
+        object: Arc::clone(object),
+        last_cached: None,
+        final_state_known: true,
     }
 }
 

@@ -36,7 +36,9 @@ impl Default for MutationCacheOptions {
 
 /// A lister over which lie the writes that its program has made itself.
 ///
-/// A write is shown until the cache has its version or a later one. A deletion hides the object of
+/// A write is shown until the cache has its version or a later one. Where versions cannot be
+/// compared, that is until the cache has its version, or another one than at the time of the write.
+/// A deletion hides the object of
 /// that UID, also if a late event brings it again; an object re-created under another UID is
 /// shown at once. What is forgotten by age or number shows the cache as it is.
 ///
@@ -48,14 +50,23 @@ pub struct MutationCache<K> {
 
 #[derive(Debug)]
 enum Write<K> {
-    Stored(Arc<K>),
-    Deleted { uid: Option<String> },
+    Stored {
+        object: Arc<K>,
+        /// Version of what the cache had of its key then.
+        over: Option<String>,
+    },
+    Deleted {
+        uid: Option<String>,
+    },
 }
 
 impl<K> Clone for Write<K> {
     fn clone(&self) -> Self {
         match self {
-            Self::Stored(object) => Self::Stored(Arc::clone(object)),
+            Self::Stored { object, over } => Self::Stored {
+                object: Arc::clone(object),
+                over: over.clone(),
+            },
             Self::Deleted { uid } => Self::Deleted { uid: uid.clone() },
         }
     }
@@ -93,14 +104,16 @@ impl<K: Resource + Send + Sync + 'static> MutationCache<K> {
         let Some(key) = ObjectKey::try_of(&*object) else {
             return;
         };
+        let cached = self.lister.get(&key);
+        let over = cached.and_then(|cached| cached.meta().resource_version.clone());
         let mut writes = self.writes.lock();
         let outdated = match writes.get(&key) {
-            Some(Write::Stored(known)) => !is_newer(&*object, known),
+            Some(Write::Stored { object: known, .. }) => !is_newer(&*object, known),
             Some(Write::Deleted { uid }) => *uid == object.meta().uid,
             None => false,
         };
         if !outdated {
-            writes.insert(key, Write::Stored(object));
+            writes.insert(key, Write::Stored { object, over });
         }
     }
 
@@ -174,7 +187,7 @@ fn shown<K: Resource>(write: &Write<K>, stored: Option<&K>, version: &str) -> Sh
         (Write::Deleted { .. }, None) => Shown::Nothing,
         (Write::Deleted { uid }, Some(stored)) if *uid == stored.meta().uid => Shown::Nothing,
         (Write::Deleted { .. }, Some(_)) => Shown::Cache,
-        (Write::Stored(object), None) => {
+        (Write::Stored { object, .. }, None) => {
             let written = object.meta().resource_version.as_deref();
             // A cache that has come past the write without showing it saw the deletion since.
             if reached(version, written.unwrap_or_default()) {
@@ -183,14 +196,22 @@ fn shown<K: Resource>(write: &Write<K>, stored: Option<&K>, version: &str) -> Sh
                 Shown::Write(Arc::clone(object))
             }
         }
-        (Write::Stored(object), Some(stored)) => {
-            let order = object
+        (Write::Stored { object, over }, Some(stored)) => {
+            let written = object
                 .meta()
                 .resource_version
                 .as_deref()
-                .zip(stored.meta().resource_version.as_deref())
-                .and_then(|(written, stored)| compare_versions(written, stored));
-            if order.is_some_and(|order| order.is_gt()) {
+                .unwrap_or_default();
+            let cached = stored
+                .meta()
+                .resource_version
+                .as_deref()
+                .unwrap_or_default();
+            let is_ahead = match compare_versions(written, cached) {
+                Some(order) => order.is_gt(),
+                None => written != cached && over.as_deref() == Some(cached),
+            };
+            if is_ahead {
                 Shown::Write(Arc::clone(object))
             } else {
                 Shown::Cache

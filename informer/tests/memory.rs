@@ -162,9 +162,6 @@ async fn h5_handlers_that_come_and_go_during_traffic_leave_nothing_behind() {
             registration.synced().await;
             registration.shutdown().await.unwrap();
         }
-        version += 1;
-        world.feed.send(WatchEvent::Modified(object(7, version)));
-        settle().await;
         if round == 5 {
             before = live_bytes();
         }

@@ -199,7 +199,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     self.check_stream(&version).await;
                 }
                 self.state.streamed(&version);
-                watch.silent = false;
+                watch.nothing_new = false;
                 watch.resumable = true;
                 let rest: Vec<_> = rest.collect();
                 if !rest.is_empty() {

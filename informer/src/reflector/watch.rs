@@ -29,7 +29,7 @@ pub(super) struct OpenWatch<K> {
     /// When it is given up.
     pub(super) end: Instant,
     /// It has brought the store to no new version.
-    pub(super) silent: bool,
+    pub(super) nothing_new: bool,
     /// The version of an event is a point to resume from.
     pub(super) resumable: bool,
 }
@@ -104,7 +104,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             stream,
             began,
             end,
-            silent: true,
+            nothing_new: true,
             resumable,
         })
     }
@@ -144,11 +144,11 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             let batch = batch.map_err(|error| (Step::Watch, ReflectorError::Watch(error)))?;
             self.take_batch(batch, &mut watch.resumable)
                 .map_err(|error| (Step::Watch, error))?;
-            watch.silent &= self.state.version() == from;
+            watch.nothing_new &= self.state.version() == from;
             // A full buffer of frames must not keep the thread from others.
             tokio::task::coop::consume_budget().await;
         }
-        if watch.silent && watch.began.elapsed() < SHORT_WATCH {
+        if watch.nothing_new && watch.began.elapsed() < SHORT_WATCH {
             self.core
                 .progress
                 .stats

@@ -483,9 +483,11 @@ impl<K: Resource + Send + Sync + 'static> Fanout<K> {
             Change::Updated { old, new } => Event::Updated { old, new },
             Change::Deleted {
                 object,
+                last_cached,
                 final_state_known,
             } => Event::Deleted {
                 object,
+                last_cached,
                 final_state_known,
             },
         };

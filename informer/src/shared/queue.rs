@@ -395,7 +395,7 @@ mod tests {
                 match op {
                     Op::Change(at, true) => {
                         if let Some(object) = truth.remove(&at) {
-                            push(&queue, Event::Deleted { object, final_state_known: true }, Origin::Watch);
+                            push(&queue, Event::Deleted { object, last_cached: None, final_state_known: true }, Origin::Watch);
                         }
                     }
                     Op::Change(at, false) => {
@@ -463,6 +463,7 @@ mod tests {
             push(&queue, added(Arc::clone(&object)), Origin::Watch);
             let deleted = Event::Deleted {
                 object,
+                last_cached: None,
                 final_state_known: true,
             };
             push(&queue, deleted, Origin::Watch);

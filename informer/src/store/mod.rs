@@ -38,6 +38,8 @@ pub(crate) enum Change<K> {
     },
     Deleted {
         object: Arc<K>,
+        /// What was stored, where `object` came with the deletion.
+        last_cached: Option<Arc<K>>,
         final_state_known: bool,
     },
 }
@@ -417,10 +419,11 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                     let Some(key) = version.shared_key(&object) else {
                         continue;
                     };
-                    version.take(&key);
+                    let stored = version.take(&key);
                     let object = Arc::new(object);
                     applied.changes.push(Change::Deleted {
                         object,
+                        last_cached: stored.map(|entry| Arc::clone(&entry.object)),
                         final_state_known: true,
                     });
                 }
@@ -549,6 +552,7 @@ impl<K> Version<K> {
         if let Some(entry) = self.take(key) {
             changes.push(Change::Deleted {
                 object: Arc::clone(&entry.object),
+                last_cached: None,
                 final_state_known: false,
             });
         }
@@ -570,6 +574,7 @@ fn changes_by<K: Resource>(
     }
     let gone = Change::Deleted {
         object: old,
+        last_cached: None,
         final_state_known: false,
     };
     (Some(gone), Change::Added(new))

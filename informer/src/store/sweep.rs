@@ -105,6 +105,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             if version.id(&entry.key).is_none() {
                 changes.push(Change::Deleted {
                     object: Arc::clone(&entry.object),
+                    last_cached: None,
                     final_state_known: false,
                 });
             }

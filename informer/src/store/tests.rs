@@ -62,10 +62,12 @@ fn show(change: &Change<ConfigMap>) -> String {
         Change::Deleted {
             object,
             final_state_known: true,
+            ..
         } => format!("-{}", tag(object)),
         Change::Deleted {
             object,
             final_state_known: false,
+            ..
         } => format!("-?{}", tag(object)),
     }
 }
@@ -334,9 +336,54 @@ fn h13_another_uid_under_the_same_key_is_another_object() {
 }
 
 #[test]
+fn i68_no_reader_waits_for_a_write_in_progress() {
+    let store = Arc::new(store());
+    apply(&store, vec![Delta::Added(object("a", 1, 1, &["l"]))], "1");
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let blocking = parking_lot::Mutex::new(may_go_on);
+    let index = move |object: &ConfigMap| {
+        if object.metadata.name.as_deref() == Some("slow") {
+            begun.send(()).unwrap();
+            blocking.lock().recv().unwrap();
+        }
+        Ok(Vec::new())
+    };
+    store.add_index("slow", index).unwrap();
+    let writer = {
+        let store = Arc::clone(&store);
+        let slow = object("slow", 2, 2, &["l"]);
+        std::thread::spawn(move || apply(&store, vec![Delta::Added(slow)], "2"))
+    };
+    has_begun.recv().unwrap();
+    let (read, outcome) = std::sync::mpsc::channel();
+    let reader = Arc::clone(&store);
+    std::thread::spawn(move || {
+        let version = reader.version();
+        let key = ObjectKey::namespaced("n1", "a");
+        let of_key = reader.look(|version| version.get(&key).is_some());
+        let values = version.index_of("labels", &object("a", 1, 1, &["l"]));
+        let found = by_label(&reader, "l");
+        read.send((of_key, version.len(), values.unwrap().len(), found.len()))
+    });
+    let seen = outcome.recv_timeout(Duration::from_secs(20));
+    assert_eq!(
+        seen,
+        Ok((true, 1, 1, 1)),
+        "the state before the write, at once"
+    );
+    go_on.send(()).unwrap();
+    assert_eq!(writer.join().unwrap(), ["+slow:2@2"]);
+    assert_eq!(by_label(&store, "l").len(), 2);
+}
+
+/// What a list gave of a key before the object that cannot be read, the UID that could be read of
+/// that, and what is told.
+type Case<'a> = (Option<(u32, u64)>, Option<&'a str>, &'a [&'a str]);
+
+#[test]
 fn i59_an_unreadable_object_keeps_its_own_copy_and_ends_the_one_whose_place_it_took() {
-    // What the list gave before it of the key, the UID that could be read, what is told.
-    let cases: [(Option<(u32, u64)>, Option<&str>, &[&str]); 7] = [
+    let cases: [Case<'_>; 7] = [
         (None, None, &[]),
         (None, Some("1"), &[]),
         (None, Some("2"), &["-?a:1@5"]),

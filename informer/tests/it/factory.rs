@@ -1,11 +1,14 @@
 //! Factories: reads that start informers, removal, and what all informers have in common.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use informer::metrics::Registry;
-use informer::{Error, Factory, FactoryOptions, MetadataOnly, OnMissingInformer};
+use informer::{Error, Factory, FactoryOptions, MetadataOnly, OnMissingInformer, OnMissingKind};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube_core::discovery::ApiResource;
+use kube_core::{ObjectMeta, Resource};
+use tokio_util::sync::CancellationToken;
 
 use crate::wire::{Answer, Wire, answer};
 
@@ -154,4 +157,181 @@ async fn i101_i103_options_of_the_factory_and_of_the_informer_both_count() {
         "{list}"
     );
     factory.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn i105_a_read_starts_its_own_informer_and_no_other() {
+    let wire = Wire::with(listed("ConfigMap", "a"));
+    let factory = Factory::new(wire.client(), FactoryOptions::default());
+    let secrets = factory.informer::<Secret>().unwrap();
+    factory.lister::<ConfigMap>().await.unwrap();
+    // Whoever asked for it may still set it up.
+    secrets.set_transform(Arc::new(|_| Ok(()))).unwrap();
+    assert!(wire.uris().iter().all(|uri| uri.contains("/configmaps")));
+    factory.start().unwrap();
+    crate::support::settle().await;
+    assert!(secrets.set_transform(Arc::new(|_| Ok(()))).is_err());
+    factory.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn i100_waiting_for_all_does_not_wait_for_one_that_has_ended_before() {
+    let missing = r#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#;
+    let wire = Wire::with([answer(404, missing), answer(404, missing)]);
+    let factory = Factory::new(wire.client(), FactoryOptions::default());
+    factory
+        .informer_with::<Secret>(|options| options.on_missing_kind = OnMissingKind::Stop)
+        .unwrap();
+    factory.start().unwrap();
+    let never = CancellationToken::new();
+    let waiting = factory.wait_for_cache_sync(&never);
+    let waiting = tokio::time::timeout(std::time::Duration::from_secs(60), waiting);
+    let synced = waiting.await.expect("it does not wait for ever");
+    assert_eq!(synced, [("Secret".to_owned(), false)].into());
+    let failures = factory.shutdown().await.unwrap_err();
+    assert!(
+        matches!(&failures[..], [Error::KindMissing { .. }]),
+        "{failures:?}"
+    );
+}
+
+/// Another form of a config map, as programs have that read a few fields alone.
+#[derive(Clone, Debug, serde::Deserialize)]
+struct Slim {
+    metadata: ObjectMeta,
+}
+
+impl Resource for Slim {
+    type DynamicType = ();
+    type Scope = kube_core::NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "ConfigMap".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "configmaps".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i93_a_named_factory_tells_versions_and_types_of_a_kind_apart_and_names_come_free() {
+    let registry = Registry::new();
+    let options = FactoryOptions {
+        name: Some("main".to_owned()),
+        registry: registry.clone(),
+        ..FactoryOptions::default()
+    };
+    let wire = Wire::with(listed("ConfigMap", "a"));
+    let factory = Factory::new(wire.client(), options);
+    let old = factory.informer::<ConfigMap>().unwrap();
+    factory.informer::<Slim>().unwrap();
+    let mut kind = ApiResource::erase::<ConfigMap>(&());
+    factory.dynamic(&kind).unwrap();
+    factory.dynamic_metadata(&kind).unwrap();
+    kind.version = "v2".to_owned();
+    factory.dynamic(&kind).unwrap();
+    let names = |registry: &Registry| -> Vec<_> {
+        let all = registry.snapshots().into_iter();
+        all.map(|one| format!("{} {} {}", one.name, one.resource, one.version))
+            .collect()
+    };
+    let all = [
+        "main ConfigMap v1",
+        "main-Slim ConfigMap v1",
+        "main-dynamic ConfigMap v1",
+        "main-dynamic ConfigMap v2",
+        "main-dynamic-metadata ConfigMap v1",
+    ];
+    assert_eq!(names(&registry), all);
+    assert!(
+        registry
+            .render()
+            .contains(r#"name="main-dynamic",resource="ConfigMap",version="v2""#)
+    );
+    // Started or not, the old handle holds no name.
+    assert!(factory.remove::<ConfigMap>().await);
+    assert!(matches!(
+        old.run(CancellationToken::new()).await,
+        Err(Error::Stopped { .. })
+    ));
+    let second = factory.informer::<ConfigMap>().unwrap();
+    factory.lister::<ConfigMap>().await.unwrap();
+    assert!(factory.remove::<ConfigMap>().await);
+    factory.informer::<ConfigMap>().unwrap();
+    assert_eq!(names(&registry), all);
+    assert!(second.is_stopped() && old.is_stopped());
+    factory.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn i101_i102_h15_dynamic_informers_take_options_of_their_own_and_may_be_of_metadata_alone() {
+    let wire = Wire::with(listed("ConfigMap", "a"));
+    let factory = Factory::new(wire.client(), FactoryOptions::default());
+    let kind = ApiResource::erase::<ConfigMap>(&());
+    let metadata = factory
+        .dynamic_metadata_with(&kind, |options| options.namespace = Some("m".to_owned()))
+        .unwrap();
+    factory.start().unwrap();
+    metadata.synced().await;
+    let object = metadata.lister().list().remove(0);
+    assert_eq!(object.metadata().name.as_deref(), Some("a"));
+    let uris = wire.uris();
+    assert!(
+        uris.iter()
+            .all(|uri| uri.starts_with("/api/v1/namespaces/m/configmaps?")),
+        "{uris:?}"
+    );
+    assert!(
+        wire.header(1, "accept")
+            .contains("as=PartialObjectMetadataList")
+    );
+    let untyped = factory
+        .dynamic_with(&kind, |options| {
+            options.label_selector = Some("a=b".to_owned())
+        })
+        .unwrap();
+    assert_eq!(untyped.name(), "ConfigMap with labels a=b");
+    let again = factory
+        .dynamic_with(&kind, |_| panic!("made before"))
+        .unwrap();
+    assert_eq!(again.name(), untyped.name());
+    assert!(factory.remove_dynamic_metadata(&kind).await);
+    assert!(!factory.remove_dynamic_metadata(&kind).await);
+    factory.shutdown().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn i105_a_removed_informer_is_freed_with_the_last_handle_on_it() {
+    let wire = Wire::with(listed("ConfigMap", "a"));
+    let factory = Factory::new(wire.client(), FactoryOptions::default());
+    let informer = factory.informer::<ConfigMap>().unwrap();
+    let (lister, own) = (informer.lister(), informer.clone());
+    let handler = move |_: &informer::Event<ConfigMap>| {
+        let _: (usize, &str) = (lister.list().len(), own.name());
+    };
+    informer.add_handler("holds", handler).unwrap();
+    let lister = factory.lister::<ConfigMap>().await.unwrap();
+    let object = Arc::downgrade(&lister.list()[0]);
+    assert!(factory.remove::<ConfigMap>().await);
+    assert_eq!(object.strong_count(), 1);
+    drop(lister);
+    drop(informer);
+    assert_eq!(object.strong_count(), 0);
 }

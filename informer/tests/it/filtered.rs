@@ -53,3 +53,35 @@ async fn i92_a_filtered_handler_hears_of_each_end_however_far_it_is_behind() {
     settle().await;
     assert_eq!(log.take(), ["+a@2!", "-a@2"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn i92_a_filtered_handler_hears_of_the_end_of_what_it_knows_and_of_nothing_else() {
+    // What the watch brings between the list and the deletion, and what is heard.
+    let cases = [
+        // Unreadable in between: the cache has the state that passed until the end.
+        (Some(2), 13, vec!["+a@2!", "-a@2"]),
+        (Some(2), 14, vec!["+a@2!", "-a@14"]),
+        // Known, but it never passed; its last state would.
+        (Some(3), 14, vec![]),
+        (Some(3), 15, vec![]),
+        // Never in the cache.
+        (None, 14, vec!["-a@14"]),
+        (None, 15, vec![]),
+    ];
+    for (cached, last, want) in cases {
+        let (source, informer) = scripted(InformerOptions::default());
+        let listed = cached.map(|version| object("a", version));
+        source.list(ListAnswer::all(listed, "10"));
+        let feed = source.watch();
+        let log = Log::default();
+        informer
+            .add_handler("even", Filtered::new(is_even, log.handler()))
+            .unwrap();
+        let _run = Run::start(&informer);
+        settle().await;
+        feed.send(WatchEvent::Malformed(malformed("a", Some("12"))));
+        feed.send(WatchEvent::Deleted(object("a", last)));
+        settle().await;
+        assert_eq!(log.take(), want, "{cached:?}, then {last}");
+    }
+}

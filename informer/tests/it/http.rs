@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::{Log, Written};
 use crate::wire::{Answer, Wire, answer};
 
 fn first_list() -> ListRequest {
@@ -228,6 +229,73 @@ async fn i33_the_status_counts_before_any_frame() {
 }
 
 #[tokio::test]
+async fn i33_a_refusal_keeps_its_class_though_something_has_compressed_its_text() {
+    let cases = [
+        (410, Cause::Expired, None),
+        (404, Cause::NotFound, None),
+        (429, Cause::Throttled, Some(7)),
+        (503, Cause::Unavailable, None),
+        (200, Cause::Protocol, None),
+    ];
+    for (code, want, retry_after) in cases {
+        let compressed = || Answer {
+            retry_after,
+            encoding: Some("gzip"),
+            ..answer(code, "\u{1f}\u{8b} no text")
+        };
+        let wire = Wire::with([compressed(), compressed()]);
+        let source = wire.source::<ConfigMap>(Scope::default());
+        let list = list_all::<ConfigMap>(&source).await.unwrap_err();
+        let watch = source.watch(watch_from("9")).await.err().expect("refused");
+        for error in [list, watch] {
+            assert!(error.to_string().contains("gzip"), "{error}");
+            let wait = retry_after.map(|seconds| Duration::from_secs(u64::from(seconds)));
+            assert_eq!(error.retry_after(), wait, "{code}");
+            let cause = informer::ReflectorError::List(error).cause();
+            assert_eq!(cause, want, "{code}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i39_a_watch_that_ends_at_any_byte_of_its_only_event_is_resumed_without_a_list() {
+    let list = r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#;
+    let frame = concat!(
+        r#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"n","#,
+        r#""uid":"u","resourceVersion":"10"},"data":{"k":"\n{"}}}"#,
+        "\n"
+    );
+    for at in 0..=frame.len() {
+        let watch = |body: &str, open| Answer {
+            delay: Duration::from_secs(2),
+            open,
+            ..answer(200, body)
+        };
+        let wire = Wire::with([
+            answer(200, list),
+            watch(&frame[..at], false),
+            watch(if at == frame.len() { "" } else { frame }, true),
+        ]);
+        let options = InformerOptions {
+            watch_list: false,
+            ..InformerOptions::default()
+        };
+        let informer: Informer<ConfigMap> = Informer::new(wire.client(), options).unwrap();
+        let mut task = JoinSet::new();
+        let running = informer.clone();
+        task.spawn(async move { running.run(CancellationToken::new()).await });
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(informer.lister().list().len(), 1, "{at}");
+        let stats = informer.stats();
+        assert_eq!(
+            (stats.lists, stats.watches, stats.errors),
+            (1, 2, 0),
+            "{at}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_status_printed_over_lines_in_a_watch_is_one_error() {
     let body = "{\n  \"kind\": \"Status\",\n  \"status\": \"Failure\",\n  \"reason\": \"Gone\",\n  \"code\": 410\n}\n";
     let wire = Wire::with([answer(200, body)]);
@@ -389,4 +457,85 @@ async fn a_factory_tells_of_an_informer_that_panicked_and_of_one_that_has_not_sy
             if informer == "ConfigMap" && message == "for all to see"),
         "{failures:?}"
     );
+}
+
+/// A kubeconfig whose user has a credential plugin: a script that gives a token that has expired,
+/// and with a file `fails` beside it fails with `SECRET` in all that it prints.
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+fn with_plugin(directory: &std::path::Path) -> kube_client::config::Kubeconfig {
+    const EXPIRED: &str = r#"{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"SECRET-first","expirationTimestamp":"2020-01-01T00:00:00Z"}}"#;
+    let script = directory.join("login");
+    let shown = script.display();
+    let text = format!(
+        "if [ -e '{}' ]; then echo SECRET-out; echo SECRET-err >&2; exit 3; fi\necho '{EXPIRED}'\n",
+        directory.join("fails").display()
+    );
+    std::fs::write(&script, text).unwrap();
+    let kubeconfig = format!(
+        "clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\n\
+         contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+         current-context: x\n\
+         users: [{{name: u, user: {{exec: {{\
+         apiVersion: client.authentication.k8s.io/v1, command: sh, args: ['{shown}', SECRET-arg], \
+         env: [{{name: TOKEN, value: SECRET-env}}], interactiveMode: Never}}}}}}]\n"
+    );
+    kube_client::config::Kubeconfig::from_yaml(&kubeconfig).unwrap()
+}
+
+#[tokio::test]
+async fn i41_what_a_credential_plugin_prints_stands_in_no_error_log_or_status() {
+    let written = Written::default();
+    let _guard = written.begin(tracing::Level::TRACE);
+    let directory = tempfile::tempdir().unwrap();
+    let options = kube_client::config::KubeConfigOptions::default();
+    let kubeconfig = with_plugin(directory.path());
+    let config = kube_client::Config::from_custom_kubeconfig(kubeconfig, &options);
+    let client = informer::client::connect(config.await.unwrap(), Default::default()).unwrap();
+    std::fs::write(directory.path().join("fails"), "").unwrap();
+    let informer: Informer<ConfigMap> = Informer::new(client, InformerOptions::default()).unwrap();
+    let errors = Log::default();
+    let told = errors.clone();
+    informer
+        .set_error_handler(Arc::new(move |error| {
+            told.push(format!("{error} {error:?} {:?}", error.cause()));
+        }))
+        .unwrap();
+    let mut task = JoinSet::new();
+    let running = informer.clone();
+    task.spawn(async move { running.run(CancellationToken::new()).await });
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while informer.status().last_error.is_none() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (cause, text) = informer.status().last_error.expect("the plugin fails");
+    assert_eq!(cause, Cause::Unauthorized);
+    assert!(
+        text.contains("the credential plugin `sh` failed with exit status: 3"),
+        "{text}"
+    );
+    let everything = format!("{text} {:?} {}", errors.take(), written.text());
+    assert!(everything.contains("list or watch failed"), "it was logged");
+    assert!(!everything.contains("SECRET"), "{everything}");
+
+    let kubeconfig = with_plugin(directory.path());
+    let config = kube_client::Config::from_custom_kubeconfig(kubeconfig, &options);
+    let client = informer::client::connect(config.await.unwrap(), Default::default());
+    let error = client.err().expect("the plugin fails");
+    let text = format!("{error:?} {}", std::error::Error::source(&error).unwrap());
+    assert!(text.contains("the credential plugin `sh` failed"), "{text}");
+    assert!(!text.contains("SECRET"), "{text}");
+
+    let broken = directory.path().join("kubeconfig");
+    std::fs::write(&broken, "users: SECRET-token").unwrap();
+    let source = informer::client::ConfigSource {
+        kubeconfig: Some(broken),
+        context: None,
+    };
+    let error = informer::client::load_config(&source).await.unwrap_err();
+    let text = format!(
+        "{error:?} {error} {}",
+        std::error::Error::source(&error).unwrap()
+    );
+    assert!(text.contains("no kubeconfig at line 1"), "{text}");
+    assert!(!text.contains("SECRET"), "{text}");
 }

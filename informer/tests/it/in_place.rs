@@ -39,27 +39,49 @@ async fn h10_a_handler_in_place_is_told_the_same_as_one_with_a_task() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h10_a_handler_in_place_finds_its_event_in_the_cache_and_nothing_later() {
+async fn h10_a_handler_in_place_finds_its_step_in_the_cache_and_nothing_of_a_later_one() {
     let (source, informer) = scripted(InformerOptions::default());
     source.list(ListAnswer::all([], "10"));
     let feed = source.watch();
     let (log, lister) = (Log::default(), informer.lister());
     let seen = log.clone();
     let handler = move |event: &Event<ConfigMap>| {
-        let cached = lister.get(&event.key()).unwrap();
-        seen.push(cached.metadata.resource_version.clone().unwrap());
+        let cached = lister.get(&event.key());
+        let version = cached.and_then(|cached| cached.metadata.resource_version.clone());
+        let shown = version.unwrap_or_else(|| "nothing".to_owned());
+        seen.push(format!("{}: {shown}", show(event)));
     };
     informer
         .add_handler_with("here", handler, in_place())
         .unwrap();
     let run = Run::start(&informer);
     settle().await;
-    for version in 11..20 {
+    for version in 11..14 {
         feed.send(WatchEvent::Modified(object("a", version)));
-        settle().await;
     }
-    let expected: Vec<_> = (11..20).map(|version| version.to_string()).collect();
-    assert_eq!(log.take(), expected);
+    settle().await;
+    let expected = ["+a@11: 11", "a@11~a@12: 12", "a@12~a@13: 13"];
+    assert_eq!(log.take(), expected, "one by one");
+    let together = |name: &str, from: u64| {
+        vec![
+            WatchEvent::Added(object(name, from)),
+            WatchEvent::Modified(object(name, from + 1)),
+            WatchEvent::Deleted(object(name, from + 2)),
+        ]
+    };
+    feed.send_batch(together("b", 20));
+    let mut still_there = together("c", 30);
+    still_there.pop();
+    feed.send_batch(still_there);
+    settle().await;
+    let expected = [
+        "+b@20: nothing",
+        "b@20~b@21: nothing",
+        "-b@22: nothing",
+        "+c@30: 31",
+        "c@30~c@31: 31",
+    ];
+    assert_eq!(log.take(), expected, "as after their step");
     assert_eq!(informer.queue_lengths(), [("here".to_owned(), 0)]);
     run.end().await.unwrap();
 }

@@ -1,5 +1,7 @@
 //! Behaviour of whole informers on a scripted source and on a scripted wire.
 
+#[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+mod endings;
 mod factory;
 mod filtered;
 mod http;

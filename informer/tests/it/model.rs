@@ -204,10 +204,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 0..60)
 }
 
-/// A handler's own picture, and what did not fit into it.
 /// Objects as told, and events that did not fit.
 type Seen = (BTreeMap<String, Arc<ConfigMap>>, Vec<String>);
 
+/// A handler's own picture, and what did not fit into it.
 #[derive(Clone, Default)]
 struct View(Arc<Mutex<Seen>>);
 

@@ -137,3 +137,29 @@ async fn i71_an_own_write_is_forgotten_after_five_minutes() {
     assert_eq!(world.shown("a"), some("1"));
     assert_eq!(world.indexed("a"), ["1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn s5_a_write_whose_version_cannot_be_compared_is_seen_until_the_cache_changes() {
+    let versioned = |version: &str| {
+        let mut object = object("a", 0);
+        object.metadata.resource_version = some(version);
+        object
+    };
+    // What the cache has, what was written, what the cache has then, what is shown before and then.
+    let cases = [
+        ("x1", "x2", "x2", ("x2", "x2")),
+        ("x1", "x2", "x3", ("x2", "x3")),
+        ("x1", "x1", "x3", ("x1", "x3")),
+        ("1", "x2", "x2", ("x2", "x2")),
+    ];
+    for (cached, written, then, (before, after)) in cases {
+        let world = world().await;
+        world.event(WatchEvent::Modified(versioned(cached))).await;
+        world.cache.wrote(Arc::new(versioned(written)));
+        assert_eq!(world.shown("a"), some(before), "{cached} {written}");
+        assert_eq!(world.shown("a"), some(before), "asking changes nothing");
+        assert_eq!(world.indexed("a"), [before]);
+        world.event(WatchEvent::Modified(versioned(then))).await;
+        assert_eq!(world.shown("a"), some(after), "{cached} {written} {then}");
+    }
+}

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use informer::source::WatchEvent;
 use informer::source::scripted::{ListAnswer, Scripted, WatchFeed};
 use informer::{
-    Error, Event, HandlerOptions, Informer, InformerOptions, Namespaces, ObjectKey, Part, Synced,
+    Error, Event, HandlerOptions, Informer, InformerOptions, Namespaces, ObjectKey, OnMissingKind,
+    Part, Synced,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube_core::{Expression, Selector};
@@ -287,4 +291,196 @@ async fn a_stop_ends_a_set_at_once_and_a_taken_index_is_refused() {
     running.stop.cancel();
     running.task.join_next().await.unwrap().unwrap().unwrap();
     assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn h4_i103_a_registration_of_another_set_removes_no_handler() {
+    let (one, other) = (Sources::default().set(), Sources::default().set());
+    let log = Log::default();
+    let options = HandlerOptions::default();
+    let of_one = one
+        .add_handler("a", log.handler(), options.clone())
+        .unwrap();
+    let of_other = other.add_handler("b", log.handler(), options).unwrap();
+    assert!(!other.remove_handler(of_one).await.unwrap());
+    assert!(other.remove_handler(of_other).await.unwrap());
+    assert!(one.remove_handler(of_one).await.unwrap());
+    assert!(
+        !one.remove_handler(of_one).await.unwrap(),
+        "again: harmless"
+    );
+}
+
+/// Counts how often a task is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i91_waiting_for_a_set_that_has_ended_or_lost_a_member_goes_on_quietly() {
+    for how in ["stop", "a kind that is missing"] {
+        let sources = Sources::default();
+        let set = Namespaces::new({
+            let sources = sources.clone();
+            move |part| {
+                let Part::Namespace(namespace) = part else {
+                    unreachable!("only named ones are added")
+                };
+                let source = Scripted::new();
+                let mut all = sources.0.lock();
+                all.entry(namespace.clone())
+                    .or_default()
+                    .push(source.clone());
+                let options = InformerOptions {
+                    on_missing_kind: OnMissingKind::Stop,
+                    ..InformerOptions::default()
+                };
+                Informer::from_source("ConfigMap", source, options)
+            }
+        });
+        set.add("a").unwrap();
+        set.add("b").unwrap();
+        let _b = sources.list("b", &["x"]);
+        let mut running = start(&set);
+        settle().await;
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut synced = set.synced();
+        let mut context = Context::from_waker(&waker);
+        assert!(synced.as_mut().poll(&mut context).is_pending());
+        let missing = how != "stop";
+        if missing {
+            sources
+                .of("a")
+                .list(ListAnswer::Fail(Vec::new(), refusal(404, "NotFound")));
+        } else {
+            running.stop.cancel();
+        }
+        let outcome = running.task.join_next().await.unwrap().unwrap();
+        assert_eq!(matches!(outcome, Err(Error::KindMissing { .. })), missing);
+        // It may be woken to see that; from then on nothing wakes it any more.
+        for _ in 0..3 {
+            assert!(synced.as_mut().poll(&mut context).is_pending(), "{how}");
+        }
+        let before = wakes.0.load(Ordering::Relaxed);
+        settle().await;
+        assert!(synced.as_mut().poll(&mut context).is_pending(), "{how}");
+        settle().await;
+        assert_eq!(wakes.0.load(Ordering::Relaxed), before, "{how}");
+        assert!(!Synced::has_synced(&set), "{how}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i93_i104_a_named_namespace_may_come_back_while_its_end_is_waited_for() {
+    let registry = informer::metrics::Registry::new();
+    let sources = Sources::default();
+    let feeds: Arc<Mutex<Vec<WatchFeed<ConfigMap>>>> = Arc::default();
+    let set = Namespaces::new({
+        let (sources, registry) = (sources.clone(), registry.clone());
+        let feeds = Arc::clone(&feeds);
+        move |part| {
+            let mut options = InformerOptions {
+                name: Some(format!("{part:?}")),
+                registry: registry.clone(),
+                ..InformerOptions::default()
+            };
+            part.apply(&mut options);
+            let source = Scripted::new();
+            source.list(ListAnswer::all([at("a", "x", 1)], "10"));
+            feeds.lock().push(source.watch());
+            let mut all = sources.0.lock();
+            all.entry("a".to_owned()).or_default().push(source.clone());
+            Informer::from_source("ConfigMap", source, options)
+        }
+    });
+    set.add("a").unwrap();
+    let log = Log::default();
+    set.add_handler("log", log.handler(), HandlerOptions::default())
+        .unwrap();
+    let mut running = start(&set);
+    settle().await;
+    assert_eq!(registry.snapshots().len(), 1);
+    let mut removal = Box::pin(set.remove("a"));
+    assert!(
+        (&mut removal).now_or_never().is_none(),
+        "its end takes a while"
+    );
+    let waits = set.clone();
+    let mut waiting = JoinSet::new();
+    waiting.spawn(async move { waits.synced().await });
+    assert!(set.add("a").unwrap());
+    assert!(removal.await);
+    settle().await;
+    assert_eq!(sources.number("a"), 2);
+    assert_eq!(log.take(), ["+x@1!", "-?x@1", "+x@1!"]);
+    assert_eq!(registry.snapshots().len(), 1);
+    running.stop.cancel();
+    running.task.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(registry.render(), "", "the names are free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i104_a_choice_by_labels_leaves_alone_what_was_added_by_name() {
+    let namespace = |name: &str, team: &str, version: u64| {
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(name.to_owned());
+        namespace.metadata.uid = Some(name.to_owned());
+        namespace.metadata.resource_version = Some(version.to_string());
+        namespace.metadata.labels = Some([("team".to_owned(), team.to_owned())].into());
+        namespace
+    };
+    let source = Scripted::new();
+    let all: Informer<Namespace> =
+        Informer::from_source("Namespace", source.clone(), InformerOptions::default()).unwrap();
+    let set = Sources::default().set();
+    set.add("by-hand").unwrap();
+    set.add("both").unwrap();
+    let team_a: Selector = Expression::Equal("team".to_owned(), "a".to_owned()).into();
+    set.choose(&all, team_a).unwrap();
+    let list = [
+        namespace("by-hand", "b", 1),
+        namespace("both", "a", 2),
+        namespace("chosen", "a", 3),
+    ];
+    source.list(ListAnswer::all(list, "10"));
+    let feed = source.watch();
+    let mut task = JoinSet::new();
+    let running = all.clone();
+    task.spawn(async move { running.run(CancellationToken::new()).await });
+    settle().await;
+    let names = |set: &Namespaces<ConfigMap>| set.names().into_iter().collect::<Vec<_>>();
+    assert_eq!(names(&set), ["both", "by-hand", "chosen"]);
+    for (name, version) in [("by-hand", 11), ("both", 12), ("chosen", 13)] {
+        feed.send(WatchEvent::Modified(namespace(name, "c", version)));
+    }
+    settle().await;
+    assert_eq!(names(&set), ["both", "by-hand"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i104_a_set_that_has_ended_is_freed_though_its_handler_reads_it() {
+    let sources = Sources::default();
+    let set = sources.set();
+    set.add("a").unwrap();
+    let (reads, own) = (set.lister(), set.clone());
+    let handler = move |_: &Event<ConfigMap>| {
+        let _: (usize, usize) = (reads.list().len(), own.names().len());
+    };
+    set.add_handler("reads", handler, HandlerOptions::default())
+        .unwrap();
+    let feed = sources.list("a", &["x"]);
+    let mut running = start(&set);
+    settle().await;
+    let object = Arc::downgrade(&set.lister().list()[0]);
+    running.stop.cancel();
+    running.task.join_next().await.unwrap().unwrap().unwrap();
+    assert_eq!(object.strong_count(), 1);
+    drop((set, sources, feed));
+    assert_eq!(object.strong_count(), 0);
 }

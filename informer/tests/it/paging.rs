@@ -61,6 +61,39 @@ async fn r4_an_expired_page_is_replaced_by_one_whole_list_without_mixing_states(
 }
 
 #[tokio::test(start_paused = true)]
+async fn i4_a_whole_list_that_comes_in_pages_and_is_forgotten_again_is_met_by_a_wait() {
+    let (source, informer) = scripted(InformerOptions::default());
+    let page = || ListAnswer::page([object("a", 1)], "10", Some("t"));
+    let gone = || ListAnswer::Fail(Vec::new(), refusal(410, "Expired"));
+    for _ in 0..2 {
+        for answer in [page(), gone(), page(), gone()] {
+            source.list(answer);
+        }
+    }
+    source.list(ListAnswer::all([object("a", 12)], "12"));
+    let _run = Run::start(&informer);
+    source.called(9).await;
+    let asked = [
+        "list 0 limit=500",
+        "list continue=t limit=500",
+        "list 0",
+        "list continue=t limit=500",
+        "list \"\" limit=500",
+        "list continue=t limit=500",
+        "list \"\"",
+        "list continue=t limit=500",
+        "list \"\" limit=500",
+    ];
+    assert_eq!(source.summaries()[..9], asked);
+    let gaps = gaps(&source.requests());
+    assert_eq!(gaps[..7], [0; 7], "what helps at once is asked for at once");
+    assert!(
+        gaps[7] >= 800,
+        "and what does not help is no hot loop: {gaps:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn r4_other_failures_of_a_page_end_the_round() {
     let (source, informer) = scripted(InformerOptions::default());
     source.list(ListAnswer::page([object("a", 1)], "10", Some("t1")));

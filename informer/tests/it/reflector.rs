@@ -495,6 +495,93 @@ async fn i32_from_version_zero_only_a_change_or_bookmark_is_a_point_to_resume_fr
 }
 
 #[tokio::test(start_paused = true)]
+async fn i39_the_lists_of_clients_whose_watches_fail_together_are_spread() {
+    const CLIENTS: usize = 60;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let (source, informer) = scripted(InformerOptions::default());
+        source.list(ListAnswer::all([], "10"));
+        source.list(ListAnswer::all([], "11"));
+        let feed = source.watch();
+        let run = Run::start(&informer);
+        clients.push((source, informer, feed, run));
+    }
+    settle().await;
+    let began = Instant::now();
+    for (_, _, feed, _) in &clients {
+        feed.send(WatchEvent::Error(Box::new(status(500, "InternalError"))));
+    }
+    let mut lists = Vec::new();
+    for (source, ..) in &clients {
+        source.called(3).await;
+        assert_eq!(source.summaries()[2], "list 10");
+        lists.push((source.requests()[2].at() - began).as_millis());
+    }
+    lists.sort_unstable();
+    assert!(
+        (800..=1601).contains(&lists[0]) && lists[CLIENTS - 1] <= 1601,
+        "{lists:?}"
+    );
+    let most = lists.iter().map(|from| {
+        let together = |at: &&u128| (*from..*from + 100).contains(*at);
+        lists.iter().filter(together).count()
+    });
+    // Spread evenly there were 7 or 8 in 100 ms.
+    assert!(most.max() < Some(CLIENTS / 2), "{lists:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i32_a_bookmark_without_a_version_is_no_point_to_resume_from() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 5)], "0"));
+    let first = source.watch();
+    let _second = source.watch();
+    let _run = Run::start(&informer);
+    source.called(2).await;
+    first.send(bookmark(""));
+    first.send(WatchEvent::Added(object("a", 5)));
+    first.send(WatchEvent::Added(object("b", 7)));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(cached(&informer), ["a@5", "b@7"]);
+    drop(first);
+    source.called(3).await;
+    assert_eq!(source.summaries()[1..], ["watch 0", "watch 0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i41_what_cannot_connect_is_a_warning_and_a_watch_that_breaks_is_none() {
+    let written = Written::default();
+    let _guard = written.begin(tracing::Level::INFO);
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([], "10"));
+    let first = source.watch();
+    source.refuse_watch(broken());
+    source.list(ListAnswer::Fail(Vec::new(), broken()));
+    source.list(ListAnswer::all([], "11"));
+    let _second = source.watch();
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let lines = |text: String| -> Vec<(String, bool)> {
+        let failures = text
+            .lines()
+            .filter(|line| line.contains("list or watch failed"));
+        let shown = failures.map(|line| {
+            let what = ["list failed", "watch cannot be opened", "watch failed"]
+                .into_iter()
+                .find(|what| line.contains(&format!("error=\"{what}")));
+            (what.unwrap_or("?").to_owned(), line.contains("WARN"))
+        });
+        shown.collect()
+    };
+    first.fail(broken());
+    source.called(6).await;
+    let told = lines(written.text());
+    let want = [("watch failed", false), ("watch cannot be opened", true)];
+    assert_eq!(told, want.map(|(what, warns)| (what.to_owned(), warns)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn i10_a_list_and_a_watch_that_hang_are_given_up() {
     let (source, informer) = scripted(InformerOptions::default());
     source.list(ListAnswer::Hang);

@@ -1,5 +1,6 @@
 //! Streamed lists on a scripted source, in paused time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use informer::source::WatchEvent;
@@ -13,6 +14,18 @@ fn streaming() -> (Scripted<ConfigMap>, Informer<ConfigMap>) {
     let source = Scripted::new().streaming();
     let informer = Informer::from_source("ConfigMap", source.clone(), InformerOptions::default())
         .expect("default options are valid");
+    (source, informer)
+}
+
+/// The same, with watches that outlast a test.
+fn streaming_long() -> (Scripted<ConfigMap>, Informer<ConfigMap>) {
+    let source = Scripted::new().streaming();
+    let options = InformerOptions {
+        min_watch_timeout: Duration::from_secs(24 * 3600),
+        ..InformerOptions::default()
+    };
+    let informer =
+        Informer::from_source("ConfigMap", source.clone(), options).expect("the options are valid");
     (source, informer)
 }
 
@@ -75,12 +88,12 @@ async fn r15_a_broken_stream_is_tried_again_without_mixing() {
 
 #[tokio::test(start_paused = true)]
 async fn r15_a_refusal_as_invalid_leads_to_list_and_watch_and_is_remembered() {
-    let (source, informer) = streaming();
+    let (source, informer) = streaming_long();
     source.refuse_watch(refusal(422, "Invalid"));
     source.list(ListAnswer::all([object("a", 1)], "10"));
     source.refuse_watch(refusal(410, "Expired"));
     source.list(ListAnswer::all([object("a", 1)], "11"));
-    let _feed = source.watch();
+    let feed = source.watch();
     let _run = Run::start(&informer);
     source.called(5).await;
     assert_eq!(
@@ -94,6 +107,63 @@ async fn r15_a_refusal_as_invalid_leads_to_list_and_watch_and_is_remembered() {
         ]
     );
     assert_eq!(cached(&informer), ["a@1"]);
+    // For ten minutes, and then the server is asked again.
+    source.list(ListAnswer::all([object("a", 1)], "12"));
+    let later = source.watch();
+    tokio::time::sleep(Duration::from_secs(590)).await;
+    feed.send(WatchEvent::Error(Box::new(status(410, "Expired"))));
+    source.called(7).await;
+    assert_eq!(source.summaries()[5..], ["list 11", "watch 12"]);
+    let _streamed = source.watch();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    later.send(WatchEvent::Error(Box::new(status(410, "Expired"))));
+    source.called(8).await;
+    assert_eq!(source.summaries()[7], "watch 12 initial-events");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i23_a_stream_that_nobody_listens_for_is_asked_for_again_after_a_wait() {
+    let (source, informer) = streaming();
+    source.refuse_watch(refused());
+    source.refuse_watch(refused());
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    source.called(3).await;
+    feed.send(end("10"));
+    settle().await;
+    assert_eq!(source.summaries(), ["watch \"\" initial-events"; 3]);
+    let gaps = gaps(&source.requests());
+    assert!(
+        (800..=1600).contains(&gaps[0]) && (1600..=3200).contains(&gaps[1]),
+        "{gaps:?}"
+    );
+    assert!(informer.has_synced());
+}
+
+#[tokio::test(start_paused = true)]
+async fn h9_i88_the_transform_runs_once_an_object_of_a_streamed_list() {
+    let (source, informer) = streaming();
+    let runs = Log::default();
+    let transformed = runs.clone();
+    let transform = move |object: &mut ConfigMap| {
+        transformed.push(object.metadata.name.clone().unwrap_or_default());
+        assert_eq!(object.immutable.replace(true), None, "once");
+        Ok(())
+    };
+    informer.set_transform(Arc::new(transform)).unwrap();
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    for name in ["a", "b", "gone"] {
+        feed.send(WatchEvent::Added(object(name, 1)));
+    }
+    feed.send(WatchEvent::Deleted(object("gone", 2)));
+    feed.send(end("10"));
+    feed.send(WatchEvent::Added(object("c", 11)));
+    settle().await;
+    assert_eq!(cached(&informer), ["a@1", "b@1", "c@11"]);
+    assert_eq!(runs.take(), ["a", "b", "gone", "c"]);
+    let objects = informer.lister().list();
+    assert!(objects.iter().all(|object| object.immutable == Some(true)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,6 +195,8 @@ async fn r15_a_throttled_stream_stays_a_stream_and_an_expired_one_asks_for_the_n
 
 #[tokio::test(start_paused = true)]
 async fn r16_a_late_bookmark_is_warned_of_each_ten_seconds_and_none_leads_to_a_list() {
+    let written = Written::default();
+    let _guard = written.begin(tracing::Level::WARN);
     let (source, informer) = streaming();
     let feed = source.watch();
     source.list(ListAnswer::all([object("a", 1)], "10"));
@@ -134,6 +206,17 @@ async fn r16_a_late_bookmark_is_warned_of_each_ten_seconds_and_none_leads_to_a_l
         feed.send(WatchEvent::Added(object("a", 1)));
     }
     assert_eq!(informer.stats().late_bookmarks, 2);
+    for seconds in [10, 20] {
+        let warning = format!(
+            "the initial state is not complete yet informer=\"ConfigMap\" seconds={seconds}"
+        );
+        assert_eq!(
+            written.text().matches(&warning).count(),
+            1,
+            "{}",
+            written.text()
+        );
+    }
     assert!(!informer.has_synced());
     tokio::time::sleep(Duration::from_secs(59)).await;
     assert_eq!(source.summaries().len(), 1);
@@ -167,17 +250,40 @@ async fn i24_bookmarks_alone_are_no_progress_of_a_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn i24_three_streams_that_end_early_lead_to_a_list() {
-    let (source, informer) = streaming();
+    let (source, informer) = streaming_long();
+    let written = Written::default();
+    let _guard = written.begin(tracing::Level::WARN);
     for _ in 0..3 {
         source.watch().send(WatchEvent::Added(object("half", 1)));
     }
     source.list(ListAnswer::all([object("a", 1)], "10"));
+    let feed = source.watch();
     let _run = Run::start(&informer);
     source.called(5).await;
     let calls = source.summaries();
     assert_eq!(calls[..3], ["watch \"\" initial-events"; 3]);
     assert_eq!(calls[3..], ["list 0 limit=500", "watch 10"]);
     assert_eq!(cached(&informer), ["a@1"]);
+    // The next time it is given up, ten minutes later, is not told again.
+    for _ in 0..3 {
+        source.watch().send(WatchEvent::Added(object("half", 1)));
+    }
+    source.list(ListAnswer::all([object("a", 1)], "20"));
+    let _second = source.watch();
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    feed.send(WatchEvent::Error(Box::new(status(410, "Expired"))));
+    source.called(10).await;
+    assert_eq!(source.summaries()[5..8], ["watch 10 initial-events"; 3]);
+    let text = written.text();
+    assert_eq!(
+        text.matches("listing instead of streaming").count(),
+        1,
+        "{text}"
+    );
+    assert!(
+        text.contains("listing instead of streaming informer=\"ConfigMap\""),
+        "{text}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

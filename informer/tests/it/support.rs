@@ -98,6 +98,7 @@ pub(crate) fn show(event: &Event<ConfigMap>) -> String {
         Event::Deleted {
             object,
             final_state_known: true,
+            ..
         } => format!("-{}", tag(object)),
         Event::Deleted { object, .. } => format!("-?{}", tag(object)),
     }

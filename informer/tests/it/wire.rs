@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -19,6 +20,9 @@ use serde::de::DeserializeOwned;
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) retry_after: Option<u32>,
+    pub(crate) encoding: Option<&'static str>,
+    /// How long after the head the body comes.
+    pub(crate) delay: Duration,
     pub(crate) chunks: Vec<Bytes>,
     /// Keep the body open after the chunks.
     pub(crate) open: bool,
@@ -33,6 +37,8 @@ pub(crate) fn answer(code: u16, body: &str) -> Answer {
     Answer {
         code,
         retry_after: None,
+        encoding: None,
+        delay: Duration::ZERO,
         chunks,
         open: false,
     }
@@ -61,8 +67,14 @@ impl Wire {
                 let Some(answer) = answer else {
                     return std::future::pending().await;
                 };
-                let chunks = futures::stream::iter(answer.chunks);
-                let frames = chunks.map(|chunk| Ok::<_, Infallible>(Frame::data(chunk)));
+                let delay = answer.delay;
+                let chunks = futures::stream::once(async move {
+                    tokio::time::sleep(delay).await;
+                    futures::stream::iter(answer.chunks)
+                });
+                let frames = chunks
+                    .flatten()
+                    .map(|chunk| Ok::<_, Infallible>(Frame::data(chunk)));
                 let body = match answer.open {
                     true => frames.chain(futures::stream::pending()).boxed(),
                     false => frames.boxed(),
@@ -70,6 +82,9 @@ impl Wire {
                 let mut response = Response::builder().status(answer.code);
                 if let Some(seconds) = answer.retry_after {
                     response = response.header("retry-after", seconds);
+                }
+                if let Some(encoding) = answer.encoding {
+                    response = response.header("content-encoding", encoding);
                 }
                 Ok::<_, Infallible>(response.body(StreamBody::new(body)).unwrap())
             }

@@ -32,7 +32,7 @@ macro_rules! for_every_scenario {
             i34_a_refusal_of_the_version_leads_to_a_list_wherever_it_comes,
             r9_a_throttled_watch_is_opened_again_without_a_list,
             watches_broken_at_every_byte_go_on_without_a_list,
-            watches_ended_at_every_byte_lose_and_repeat_nothing,
+            watches_ended_at_any_byte_lose_and_repeat_nothing,
             a_watch_that_goes_silent_is_given_up,
         );
         $crate::scenarios_of!($world, Alone, restarts:
