@@ -31,8 +31,8 @@
 //! but they do each other's work twice. Instances whose Proxy was deleted by force are left behind
 //! unless orphans are told to go.
 //!
-//! Features: `dev` (default) builds the embedded cluster and the subcommand `dev`; `testing` keeps
-//! the crash points of [`crash`] in a release build.
+//! Features: `dev` (default) builds the embedded cluster and the subcommand `dev`; `gce` the provider of
+//! VMs on Google Compute Engine; `testing` keeps the crash points of [`crash`] in a release build.
 
 use std::sync::Arc;
 use std::time::Duration;

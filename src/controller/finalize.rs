@@ -209,7 +209,12 @@ impl ProxyReconciler {
         } else {
             provider.find(&pass.owner(&self.cluster_id)).await
         };
-        match found.map_err(Refused::by(name))? {
+        let found = match found {
+            // What was to make it has failed, so there is none.
+            Err(error) if error.is_definite() && pass.draft.get().operation.is_some() => None,
+            found => found.map_err(Refused::by(name))?,
+        };
+        match found {
             Some(instance) => Ok(Sought::Found(Box::new(instance))),
             None if self.may_not_show_yet(pass, provider) => Ok(Sought::MayNotShow),
             None => Ok(Sought::Nothing),

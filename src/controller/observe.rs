@@ -21,7 +21,7 @@ impl ProxyReconciler {
         pass: &mut Pass<'_>,
         owner: Named<'_>,
     ) -> Result<Next, Error> {
-        match self.look(pass, owner.provider).await {
+        match self.look_for_drift(pass, owner.provider).await {
             Ok(None) if self.may_not_show_yet(pass, owner.provider) => Ok(self.not_shown_yet(pass)),
             Ok(Some(instance)) if self.judge(pass, Some(&instance)) == Observation::Expired => {
                 self.expired(pass, owner, instance).await
@@ -196,8 +196,7 @@ impl ProxyReconciler {
             self.circuits
                 .refused(scope_of(owner.name, &pass.proxy().spec));
         }
-        let has_failed = matches!(error.class(), Class::QuotaExceeded | Class::Permanent);
-        if has_failed && pass.draft.get().operation.is_some() {
+        if error.is_definite() && pass.draft.get().operation.is_some() {
             pass.draft.clear_instance();
         }
         self.provider_failure(pass, owner.name, error, wanted)

@@ -118,6 +118,7 @@ impl<'a> Pass<'a> {
                 .map(Incarnation::new),
             was_running: self.was_running(),
             operation: self.draft.get().operation.as_deref().map(Arc::from),
+            drift: false,
         }
     }
 

@@ -23,7 +23,7 @@ use super::unclaimed::Unclaimed;
 use crate::api::{Proxy, ProxyStatus};
 use crate::crash::{self, Cp};
 use crate::events::Events;
-use crate::provider::{self, Instance, Provider, Registry};
+use crate::provider::{self, Hint, Instance, Provider, Registry};
 
 /// Steps in a row that a Proxy may take without a pause before it is slowed down.
 const MAX_STEPS_IN_A_ROW: u32 = 5;
@@ -265,13 +265,32 @@ impl ProxyReconciler {
         pass: &Pass<'_>,
         provider: &dyn Provider,
     ) -> Result<Option<Instance>, provider::Error> {
+        self.look_with(pass, provider, &pass.hint()).await
+    }
+
+    /// The same, where nothing is decided but whether an instance that ran still runs (P-28).
+    pub(super) async fn look_for_drift(
+        &self,
+        pass: &Pass<'_>,
+        provider: &dyn Provider,
+    ) -> Result<Option<Instance>, provider::Error> {
+        let hint = Hint {
+            drift: pass.was_running(),
+            ..pass.hint()
+        };
+        self.look_with(pass, provider, &hint).await
+    }
+
+    async fn look_with(
+        &self,
+        pass: &Pass<'_>,
+        provider: &dyn Provider,
+        hint: &Hint,
+    ) -> Result<Option<Instance>, provider::Error> {
         let Some(id) = pass.recorded() else {
             return Ok(None);
         };
-        match provider
-            .get(&id, &pass.owner(&self.cluster_id), &pass.hint())
-            .await
-        {
+        match provider.get(&id, &pass.owner(&self.cluster_id), hint).await {
             Ok(instance) => {
                 self.recent.shown(pass.key());
                 Ok(Some(instance))

@@ -741,6 +741,43 @@ async fn r06_each_class_of_error_has_its_own_end() {
     }
 }
 
+/// P-25: the create was accepted, and what it began has failed since, by nobody's fault.
+async fn failed_on_the_way() -> World {
+    let mut world = World::new(&managed());
+    world.ok().await;
+    world.ok().await;
+    assert_eq!(world.status("providerID"), "fake://px-u1");
+    let noted = json!({ "status": { "operation": "operation-1" } });
+    world.server.edit(PATH, &noted);
+    world.provider.vanish(INSTANCE);
+    world.provider.take_calls();
+    let failed = ProviderError::new(Reason::Unavailable, "INTERNAL_ERROR").with_ended();
+    world.provider.fault("get", Fault::Before(failed));
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn s13_an_operation_that_failed_leaves_no_instance_on_record() {
+    let mut world = failed_on_the_way().await;
+    world.pass().await.expect_err("with backoff");
+    assert_eq!(world.condition("Provisioned"), "False/ProviderError");
+    let status = world.proxy().status.expect("written");
+    assert_eq!((status.provider_id, status.operation), (None, None));
+    assert!(world.run().await);
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn x03_an_operation_that_failed_holds_no_deletion_up() {
+    let mut world = failed_on_the_way().await;
+    world.server.delete(PATH);
+    world.ok().await;
+    assert!(world.server.get(PATH).is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn t39_a_permanent_error_is_silent_until_the_spec_changes() {
     let mut world = World::new(&managed());

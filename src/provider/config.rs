@@ -8,6 +8,13 @@
 //!   kind: sim
 //!   boot: 2s          # longest time a machine takes to boot
 //!   quota: 100        # most machines at a time
+//! gce:
+//!   kind: gce         # in builds with the feature `gce`
+//!   project: my-project-1
+//!   zone: europe-west1-b
+//!   credentials: default   # or anonymous, or {file: /path/key.json}
+//!   size: e2-small    # of Proxies that name none; so image
+//!   endpoint: https://compute.googleapis.com
 //! ```
 
 use std::collections::BTreeMap;
@@ -18,6 +25,11 @@ use std::time::Duration;
 use k8s_openapi::jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de};
 
+#[cfg(feature = "gce")]
+use super::gce::{
+    self, GceProvider,
+    settings::{CredentialsSource, Project, Zone},
+};
 use super::kubernetes::KubernetesProvider;
 use super::sim::{self, SimProvider};
 use super::{Pace, Paced, Provider, Registry};
@@ -28,13 +40,46 @@ pub const DEFAULT_NAME: &str = "kubernetes";
 const MAX_NAME: usize = 63;
 
 /// What a provider is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Pods of the cluster that the operator serves.
     Kubernetes,
     /// Simulated machines in the memory of this process.
     Sim,
+    /// VMs of Google Compute Engine.
+    #[cfg(feature = "gce")]
+    Gce,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "kubernetes",
+            Self::Sim => "sim",
+            #[cfg(feature = "gce")]
+            Self::Gce => "gce",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let kind = String::deserialize(deserializer)?;
+        match kind.as_str() {
+            "kubernetes" => Ok(Self::Kubernetes),
+            "sim" => Ok(Self::Sim),
+            #[cfg(feature = "gce")]
+            "gce" => Ok(Self::Gce),
+            #[cfg(not(feature = "gce"))]
+            "gce" => Err(de::Error::custom(
+                "kind gce is not part of this build; take the release image, or build with \
+                 `cargo build --features gce`",
+            )),
+            _ => Err(de::Error::custom(format!(
+                "unknown kind {kind:?}; there are kubernetes, sim and gce"
+            ))),
+        }
+    }
 }
 
 /// One provider of the file.
@@ -50,39 +95,106 @@ pub enum Entry {
         /// Most machines at a time.
         quota: Option<usize>,
     },
+    /// See `Kind::Gce`.
+    #[cfg(feature = "gce")]
+    Gce(Box<gce::Settings>),
 }
 
-/// The fields of all kinds.
+/// The fields of all kinds; those of another kind than the entry's own are refused.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Fields {
     kind: Kind,
     boot: Option<SignedDuration>,
     quota: Option<usize>,
+    project: Option<Project>,
+    zone: Option<Zone>,
+    credentials: Option<CredentialsSource>,
+    endpoint: Option<Text>,
+    size: Option<Text>,
+    image: Option<Text>,
+    max_list_age: Option<SignedDuration>,
+}
+
+/// In a build without it nobody asks what the fields of kind gce hold.
+#[cfg(not(feature = "gce"))]
+type Project = de::IgnoredAny;
+#[cfg(not(feature = "gce"))]
+type Zone = de::IgnoredAny;
+#[cfg(not(feature = "gce"))]
+type CredentialsSource = de::IgnoredAny;
+#[cfg(not(feature = "gce"))]
+type Text = de::IgnoredAny;
+#[cfg(feature = "gce")]
+type Text = String;
+
+impl Fields {
+    /// The kinds that each field belongs to, and whether it is there.
+    fn given(&self) -> [(&'static str, &'static str, bool); 9] {
+        [
+            ("boot", "sim", self.boot.is_some()),
+            ("quota", "sim", self.quota.is_some()),
+            ("project", "gce", self.project.is_some()),
+            ("zone", "gce", self.zone.is_some()),
+            ("credentials", "gce", self.credentials.is_some()),
+            ("endpoint", "gce", self.endpoint.is_some()),
+            ("size", "gce", self.size.is_some()),
+            ("image", "gce", self.image.is_some()),
+            ("maxListAge", "gce", self.max_list_age.is_some()),
+        ]
+    }
 }
 
 impl TryFrom<Fields> for Entry {
     type Error = String;
 
     fn try_from(fields: Fields) -> Result<Self, String> {
-        let Fields { kind, boot, quota } = fields;
-        match kind {
+        let kind = fields.kind.as_str();
+        let stray = fields
+            .given()
+            .into_iter()
+            .find(|(_, of, is_there)| *is_there && *of != kind);
+        if let Some((name, _, _)) = stray {
+            return Err(format!("unknown field `{name}` for kind {kind}; remove it"));
+        }
+        match fields.kind {
+            Kind::Kubernetes => Ok(Self::Kubernetes),
             Kind::Sim => {
-                let boot = boot.map(Duration::try_from).transpose();
+                let boot = fields.boot.map(Duration::try_from).transpose();
                 let boot = boot.map_err(|_| "boot is less than nothing; write for example 2s")?;
+                let quota = fields.quota;
                 Ok(Self::Sim { boot, quota })
             }
-            Kind::Kubernetes => {
-                let stray = [("boot", boot.is_some()), ("quota", quota.is_some())];
-                match stray.into_iter().find(|(_, is_there)| *is_there) {
-                    Some((name, _)) => Err(format!(
-                        "unknown field `{name}` for kind kubernetes; remove it"
-                    )),
-                    None => Ok(Self::Kubernetes),
-                }
-            }
+            #[cfg(feature = "gce")]
+            Kind::Gce => gce_settings(fields).map(|settings| Self::Gce(Box::new(settings))),
         }
     }
+}
+
+#[cfg(feature = "gce")]
+fn gce_settings(fields: Fields) -> Result<gce::Settings, String> {
+    let needed = |name: &str, example: &str| {
+        format!("kind gce needs `{name}`; write for example `{name}: {example}`")
+    };
+    let project = fields
+        .project
+        .ok_or_else(|| needed("project", "my-project-1"))?;
+    let zone = fields
+        .zone
+        .ok_or_else(|| needed("zone", "europe-west1-b"))?;
+    let age = fields.max_list_age.map(Duration::try_from).transpose();
+    let age = age.map_err(|_| "maxListAge is less than nothing; write for example 30s")?;
+    let defaults = gce::Settings::new(project, zone);
+    let settings = gce::Settings {
+        credentials: fields.credentials.unwrap_or_default(),
+        endpoint: fields.endpoint,
+        size: fields.size.unwrap_or(defaults.size),
+        image: fields.image.unwrap_or(defaults.image),
+        max_list_age: age.unwrap_or(defaults.max_list_age),
+        ..defaults
+    };
+    settings.check()?;
+    Ok(settings)
 }
 
 /// A provider's name: a DNS label, as `spec.provider` may hold it.
@@ -145,6 +257,16 @@ pub enum Error {
         /// What is wrong.
         message: Box<str>,
     },
+    /// A file that a provider of the file names is of no use.
+    #[error("{path}: provider {provider}: {message}")]
+    Credentials {
+        /// The providers file.
+        path: Box<str>,
+        /// The provider.
+        provider: Box<str>,
+        /// What is wrong with which file.
+        message: Box<str>,
+    },
     /// The file names no provider.
     #[error("{path}: no provider; write for example `kubernetes: {{kind: kubernetes}}`")]
     Empty {
@@ -159,11 +281,15 @@ impl Providers {
     /// # Errors
     ///
     /// [`Error`], with the line where it is known: no YAML, a name twice, an unknown kind or
-    /// field, a name that is no DNS label, no provider at all.
+    /// field, a name that is no DNS label, no provider at all, a credentials file of no use.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let shown = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text, &shown),
+            Ok(text) => {
+                let providers = Self::parse(&text, &shown)?;
+                providers.check_credentials(&shown)?;
+                Ok(providers)
+            }
             Err(source) => Err(Error::Read {
                 path: shown.into(),
                 source,
@@ -193,6 +319,28 @@ impl Providers {
         }
     }
 
+    #[cfg(feature = "gce")]
+    fn check_credentials(&self, path: &str) -> Result<(), Error> {
+        for (name, entry) in &self.0 {
+            if let Entry::Gce(settings) = entry
+                && let Some(file) = settings.credentials.file()
+                && let Err(message) = gce::credentials_from_file(file)
+            {
+                return Err(Error::Credentials {
+                    path: path.into(),
+                    provider: name.0.as_str().into(),
+                    message: message.into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(not(feature = "gce"))]
+    fn check_credentials(&self, _path: &str) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Makes the providers.
     #[must_use]
     pub fn build(&self, client: &kube_client::Client, default_image: Option<&str>) -> Registry {
@@ -213,6 +361,11 @@ impl Providers {
                         settings.boot = *boot / 2..*boot;
                     }
                     Arc::new(SimProvider::new(sim::World::new(settings)))
+                }
+                #[cfg(feature = "gce")]
+                Entry::Gce(settings) => {
+                    let vms = GceProvider::new((**settings).clone());
+                    Arc::new(Paced::new(name.0.as_str(), vms, gce::pace()))
                 }
             };
             (name.0.clone(), provider)
@@ -266,7 +419,16 @@ mod tests {
                 "duplicate",
             ),
             ("a:\n  kind: mainframe\n", 2, "mainframe"),
-            ("a:\n  kind: kubernetes\n  zone: x\n", 3, "zone"),
+            (
+                "a:\n  kind: kubernetes\n  region: europe-west1\n",
+                3,
+                "region",
+            ),
+            (
+                "a:\n  kind: kubernetes\n  zone: europe-west1-b\n",
+                0,
+                "zone",
+            ),
             (
                 "ok:\n  kind: kubernetes\nB_d:\n  kind: kubernetes\n",
                 3,
@@ -287,9 +449,94 @@ mod tests {
                 other => panic!("{text:?}: {other:?}"),
             }
         }
+        #[cfg(not(feature = "gce"))]
+        {
+            let text = "a:\n  project: my-project-1\n  kind: gce\n";
+            let error = Providers::parse(text, "f")
+                .expect_err("not built in")
+                .to_string();
+            assert!(
+                error.starts_with("f:3:") && error.contains("--features gce"),
+                "{error}"
+            );
+        }
         for empty in ["", "{}", "# nothing\n"] {
             let error = Providers::parse(empty, "f").expect_err("no provider");
             assert!(matches!(error, Error::Empty { .. }), "{empty:?}: {error}");
         }
+    }
+
+    #[cfg(feature = "gce")]
+    #[test]
+    fn p20_a_provider_of_kind_gce_names_project_zone_credentials_and_endpoint() {
+        let text = "gce-eu:\n  kind: gce\n  project: my-project-1\n  zone: europe-west1-b\n  \
+                    credentials: anonymous\n  endpoint: http://127.0.0.1:9\n  size: e2-small\n";
+        let Providers(entries) = Providers::parse(text, "f").expect("valid");
+        let Entry::Gce(settings) = &entries[&Name("gce-eu".to_owned())] else {
+            panic!("{entries:?}");
+        };
+        assert_eq!(settings.zone.as_str(), "europe-west1-b");
+        assert_eq!(settings.size, "e2-small");
+        assert_eq!(settings.image, gce::settings::DEFAULT_IMAGE);
+        assert_eq!(settings.credentials, CredentialsSource::Anonymous);
+        let file = "a:\n  kind: gce\n  project: my-project-1\n  zone: europe-west1-b\n  \
+                    credentials:\n    file: /etc/key.json\n";
+        let Providers(entries) = Providers::parse(file, "f").expect("valid");
+        let Entry::Gce(settings) = &entries[&Name("a".to_owned())] else {
+            panic!("{entries:?}");
+        };
+        assert_eq!(
+            settings.credentials.file(),
+            Some(Path::new("/etc/key.json"))
+        );
+    }
+
+    #[cfg(feature = "gce")]
+    #[test]
+    fn b17_a_bad_gce_entry_is_refused_with_what_to_write() {
+        let whole = "a:\n  kind: gce\n  project: my-project-1\n  zone: europe-west1-b\n";
+        for (text, line, part) in [
+            (
+                "a:\n  kind: gce\n  zone: europe-west1-b\n".to_owned(),
+                0,
+                "needs `project`",
+            ),
+            (
+                "a:\n  kind: gce\n  project: my-project-1\n".to_owned(),
+                0,
+                "needs `zone`",
+            ),
+            (whole.replace("west1-b", "west1"), 4, "europe-west1-b"),
+            (whole.replace("my-project-1", "P"), 3, "project id"),
+            (format!("{whole}  credentials: admin\n"), 5, "admin"),
+            (
+                format!("{whole}  endpoint: http://gce.example\n"),
+                0,
+                "https://",
+            ),
+            (format!("{whole}  boot: 2s\n"), 0, "boot"),
+            (format!("{whole}  maxListAge: 1m\n"), 0, "0s to 30s"),
+        ] {
+            let Err(error @ Error::Invalid { line: found, .. }) = Providers::parse(&text, "f")
+            else {
+                panic!("{text}");
+            };
+            assert!(error.to_string().contains(part), "{text}: {error}");
+            assert!(line == 0 || found == line, "{text}: {error}");
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("providers.yaml");
+        std::fs::write(
+            &path,
+            format!("{whole}  credentials: {{file: /none.json}}\n"),
+        )
+        .expect("written");
+        let error = Providers::read(&path)
+            .expect_err("no such file")
+            .to_string();
+        assert!(
+            error.contains("provider a") && error.contains("/none.json"),
+            "{error}"
+        );
     }
 }

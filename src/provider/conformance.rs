@@ -55,19 +55,12 @@ async fn get(provider: &dyn Provider, id: &ProviderId, owner: &Owner) -> Option<
     }
 }
 
-/// T84, P-05: tags that pretend another owner, in every spelling that a provider uses, change
-/// nothing about whose an instance is.
-pub(crate) async fn tags_of_users_forge_no_owner(provider: &dyn Provider) {
+/// T84, P-05: tags that pretend another owner, in the spelling of the provider, change nothing
+/// about whose an instance is.
+pub(crate) async fn tags_of_users_forge_no_owner(provider: &dyn Provider, tags: &[(&str, &str)]) {
     let mut forged = request("u-1");
-    for (key, value) in [
-        ("pxo-managed", "somebody"),
-        ("pxo-cluster", "cluster-2"),
-        ("pxo-uid", "u-2"),
-        ("crawl.proxyoperator.dev/cluster", "cluster-2"),
-        ("crawl.proxyoperator.dev/proxy-uid", "u-2"),
-        ("app.kubernetes.io/managed-by", "somebody"),
-    ] {
-        forged.tags.insert(key.to_owned(), value.to_owned());
+    for (key, value) in tags {
+        forged.tags.insert((*key).to_owned(), (*value).to_owned());
     }
     provider.create(&forged).await.expect("made");
     let own = provider.list_by_tag("cluster-1", None).await;
@@ -88,6 +81,13 @@ pub(crate) async fn tags_of_users_forge_no_owner(provider: &dyn Provider) {
     let kept = get(provider, id, &forged.owner).await;
     assert!(kept.is_some_and(|kept| !kept.deleting));
 }
+
+/// Tags that pretend an owner, as pods and simulated machines spell them.
+pub(crate) const FORGED_LABELS: [(&str, &str); 3] = [
+    ("crawl.proxyoperator.dev/cluster", "cluster-2"),
+    ("crawl.proxyoperator.dev/proxy-uid", "u-2"),
+    ("app.kubernetes.io/managed-by", "somebody"),
+];
 
 /// Create, adopt, find, read, list, delete: the life of an instance as callers rely on it.
 ///
@@ -231,7 +231,11 @@ pub(crate) async fn life_of_an_instance(provider: &dyn Provider, settle: impl As
         "gone"
     );
 
-    match provider.create(&again).await {
+    let next_attempt = CreateRequest {
+        attempt: 2,
+        ..again
+    };
+    match provider.create(&next_attempt).await {
         Ok(Creation::Created(next)) => {
             assert_eq!(next.id, created.id, "the same name");
             assert_ne!(next.incarnation, created.incarnation, "another life");

@@ -84,6 +84,7 @@ struct Detail {
     message: Cow<'static, str>,
     code: Option<u16>,
     retry_after: Option<Duration>,
+    ended: bool,
 }
 
 impl Error {
@@ -94,6 +95,7 @@ impl Error {
             message: message.into(),
             code: None,
             retry_after: None,
+            ended: false,
         }))
     }
 
@@ -108,6 +110,13 @@ impl Error {
     #[must_use]
     pub fn with_retry_after(mut self, wait: Duration) -> Self {
         self.0.retry_after = Some(wait);
+        self
+    }
+
+    /// Says that the call was accepted, and what it began has ended so.
+    #[must_use]
+    pub fn with_ended(mut self) -> Self {
+        self.0.ended = true;
         self
     }
 
@@ -145,7 +154,7 @@ impl Error {
     /// it belonged to is over (S-13).
     #[must_use]
     pub fn is_definite(&self) -> bool {
-        matches!(self.class(), Class::QuotaExceeded | Class::Permanent)
+        self.0.ended || matches!(self.class(), Class::QuotaExceeded | Class::Permanent)
     }
 
     /// True for [`Class::NotFound`].

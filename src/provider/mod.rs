@@ -1,7 +1,8 @@
 //! Where the machines of a fleet come from.
 //!
 //! A [`Provider`] makes, finds, watches and deletes the instance of one Proxy. The reconciler knows
-//! this trait alone, so a further kind of provider is a module beside [`kubernetes`] and [`sim`] and one line
+//! this trait alone, so a further kind of provider is a module beside [`kubernetes`], [`sim`] and `gce` (in builds
+//! with that feature) and one line
 //! in [`config`].
 //!
 //! Invariants that every implementation keeps:
@@ -31,6 +32,8 @@ mod counted;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
+#[cfg(feature = "gce")]
+pub mod gce;
 pub mod kubernetes;
 mod paced;
 pub mod sim;
@@ -248,6 +251,8 @@ pub struct Hint {
     pub was_running: bool,
     /// The operation on record that makes it; tells why an instance is not there.
     pub operation: Option<Arc<str>>,
+    /// It only has to be seen whether it still runs: a view of up to half a minute ago will do.
+    pub drift: bool,
 }
 
 /// Answer to a create.

@@ -4,6 +4,8 @@
 mod common;
 
 mod dev;
+#[cfg(feature = "gce")]
+mod gce;
 mod kubectl;
 mod policy;
 mod random_kills;

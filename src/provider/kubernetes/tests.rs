@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::KubernetesProvider;
 use crate::provider::conformance::{
-    life_of_an_instance, owner, request, request_with_data, tags_of_users_forge_no_owner,
+    FORGED_LABELS, life_of_an_instance, owner, request, request_with_data,
+    tags_of_users_forge_no_owner,
 };
 use crate::provider::{Class, Creation, Hint, Provider, Reason};
 
@@ -55,7 +56,7 @@ async fn p07_pods_live_as_every_instance_does() {
 #[tokio::test]
 async fn t84_tags_of_users_do_not_change_whose_a_pod_is() {
     let world = world().await;
-    tags_of_users_forge_no_owner(&world.provider).await;
+    tags_of_users_forge_no_owner(&world.provider, &FORGED_LABELS).await;
 }
 
 #[tokio::test]

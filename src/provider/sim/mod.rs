@@ -138,7 +138,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::conformance::{
-        life_of_an_instance, owner, request, tags_of_users_forge_no_owner,
+        FORGED_LABELS, life_of_an_instance, owner, request, tags_of_users_forge_no_owner,
     };
     use super::super::{InstanceState, Reason};
     use super::*;
@@ -160,7 +160,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn t84_tags_of_users_do_not_change_whose_a_simulated_machine_is() {
-        tags_of_users_forge_no_owner(&provider(Settings::default())).await;
+        tags_of_users_forge_no_owner(&provider(Settings::default()), &FORGED_LABELS).await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,20 +15,23 @@ use crate::common::world::World;
 const NAMES: [&str; 2] = ["one", "two"];
 
 /// The operator with a crash point set, until it dies there; then without.
-struct Doomed<'a> {
+pub(crate) struct Doomed<'a> {
     world: &'a World,
     point: &'static str,
+    flags: Vec<String>,
     operator: Operator,
     crashes: usize,
 }
 
 impl<'a> Doomed<'a> {
-    fn start(world: &'a World, point: &'static str) -> Self {
-        let flags = ["--drift-poll", "500ms", "--crash-at", point];
-        let operator = Operator::start(&world.operator_kubeconfig(), &flags);
+    pub(crate) fn start(world: &'a World, point: &'static str, flags: Vec<String>) -> Self {
+        let all = flags.iter().map(String::as_str);
+        let doomed: Vec<&str> = all.chain(["--crash-at", point]).collect();
+        let operator = Operator::start(&world.operator_kubeconfig(), &doomed);
         Self {
             world,
             point,
+            flags,
             operator,
             crashes: 0,
         }
@@ -39,14 +42,19 @@ impl<'a> Doomed<'a> {
         if self.operator.is_gone() {
             self.crashes += 1;
             assert_eq!(self.crashes, 1, "ended by itself:\n{}", self.operator.log());
-            let flags = ["--drift-poll", "500ms"];
+            let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
             self.operator = Operator::start(&self.world.operator_kubeconfig(), &flags);
         }
     }
 
-    /// Waits for a state of every Proxy of the scenario, reviving the operator when it dies.
-    async fn until(&mut self, what: &str, check: impl Fn(&Option<Proxy>) -> bool) {
-        for name in NAMES {
+    /// Waits for a state of these Proxies, reviving the operator when it dies.
+    pub(crate) async fn until(
+        &mut self,
+        names: &[&str],
+        what: &str,
+        check: impl Fn(&Option<Proxy>) -> bool,
+    ) {
+        for name in names {
             let world = self.world;
             let this = std::cell::RefCell::new(&mut *self);
             eventually(fleet::STEP, &format!("{name}: {what}"), || {
@@ -64,18 +72,39 @@ impl<'a> Doomed<'a> {
             .await;
         }
     }
+
+    /// Waits for its death: one after the last Proxy has gone shows only then.
+    pub(crate) async fn until_it_died_once(&mut self) {
+        eventually(
+            fleet::STEP,
+            &format!("the operator dies at {}", self.point),
+            || {
+                self.revive();
+                let crashes = self.crashes;
+                async move {
+                    if crashes == 1 {
+                        Ok(())
+                    } else {
+                        Err("it never died".to_owned())
+                    }
+                }
+            },
+        )
+        .await;
+    }
 }
 
 /// Creates, edits, loses and deletes a small fleet while the operator dies once at `point`.
 async fn survives(world: &World, point: &'static str) {
     let monitor = PodMonitor::start(world).await;
-    let mut operator = Doomed::start(world, point);
+    let flags = ["--drift-poll", "500ms"].map(str::to_owned).to_vec();
+    let mut operator = Doomed::start(world, point, flags);
     let ready = |proxy: &Option<Proxy>| proxy.as_ref().is_some_and(fleet::is_ready);
     let mut created = Vec::new();
     for name in NAMES {
         created.push(fleet::create(world, &fleet::managed(name, &json!({}))).await);
     }
-    operator.until("gets Ready", ready).await;
+    operator.until(&NAMES, "gets Ready", ready).await;
     one_pod_each(world, &created).await;
 
     let mut hashes = Vec::new();
@@ -90,7 +119,7 @@ async fn survives(world: &World, point: &'static str) {
         .await;
     }
     operator
-        .until("is replaced", |proxy| {
+        .until(&NAMES, "is replaced", |proxy| {
             ready(proxy)
                 && proxy
                     .as_ref()
@@ -108,7 +137,7 @@ async fn survives(world: &World, point: &'static str) {
             .expect("a pod can be lost");
     }
     operator
-        .until("is made again", |proxy| {
+        .until(&NAMES, "is made again", |proxy| {
             ready(proxy)
                 && proxy
                     .as_ref()
@@ -126,24 +155,8 @@ async fn survives(world: &World, point: &'static str) {
     for name in NAMES {
         fleet::delete(world, name).await;
     }
-    operator.until("is gone", Option::is_none).await;
-    // A crash after the last Proxy has gone shows only now.
-    eventually(
-        fleet::STEP,
-        &format!("the operator dies at {}", operator.point),
-        || {
-            operator.revive();
-            let crashes = operator.crashes;
-            async move {
-                if crashes == 1 {
-                    Ok(())
-                } else {
-                    Err("it never died".to_owned())
-                }
-            }
-        },
-    )
-    .await;
+    operator.until(&NAMES, "is gone", Option::is_none).await;
+    operator.until_it_died_once().await;
     eventually(fleet::STEP, "no pod is left", || async {
         let left = fleet::all_pods(world).await.len();
         if left == 0 {
