@@ -204,11 +204,19 @@ impl ProxyReconciler {
     /// X-02, S-02: the instance on record, or the one a crash kept off the record.
     async fn seek(&self, pass: &Pass<'_>, name: &str) -> Result<Sought, Refused> {
         let provider = self.provider(name)?;
-        let found = if pass.recorded().is_some() {
-            self.look(pass, provider).await
-        } else {
-            provider.find(&pass.owner(&self.cluster_id)).await
+        let owner = pass.owner(&self.cluster_id);
+        let mut found = match pass.recorded() {
+            Some(_) => self.look(pass, provider).await,
+            None => provider.find(&owner).await,
         };
+        // One read that does not show it is no proof where reads lag; a list is a second one.
+        if matches!(found, Ok(None))
+            && pass.recorded().is_some()
+            && provider.capabilities().eventually_consistent
+            && let Ok(Some(listed)) = provider.find(&owner).await
+        {
+            found = Ok(Some(listed));
+        }
         let found = match found {
             // What was to make it has failed, so there is none.
             Err(error) if error.is_definite() && pass.draft.get().operation.is_some() => None,

@@ -206,7 +206,10 @@ impl ProxyReconciler {
     pub(super) fn may_not_show_yet(&self, pass: &Pass<'_>, provider: &dyn Provider) -> bool {
         let status = pass.draft.get();
         let was_asked = status.create_attempts > 0 || status.provider_id.is_some();
+        // The operation that makes an instance is on record until the provider shows it.
+        let was_shown = status.provider_id.is_some() && status.operation.is_none();
         was_asked
+            && !was_shown
             && !pass.was_running()
             && provider.capabilities().eventually_consistent
             && self.recent.may_not_show(
