@@ -22,10 +22,13 @@ struct Counting;
 
 thread_local! {
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
+    /// All that were ever asked for.
+    static ASKED_BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
     LIVE_BYTES.with(|live| live.set(live.get() + bytes));
+    ASKED_BYTES.with(|asked| asked.set(asked.get() + bytes.max(0)));
 }
 
 fn size(layout: Layout) -> isize {
@@ -53,6 +56,15 @@ static ALLOCATOR: Counting = Counting;
 
 fn live_bytes() -> isize {
     LIVE_BYTES.with(Cell::get)
+}
+
+/// Bytes that a read asks for while it runs.
+fn asked_by<T>(read: impl FnOnce() -> T) -> isize {
+    let before = ASKED_BYTES.with(Cell::get);
+    let result = read();
+    let asked = ASKED_BYTES.with(Cell::get) - before;
+    drop(result);
+    asked
 }
 
 fn object(name: u32, version: u64) -> ConfigMap {
@@ -194,4 +206,39 @@ async fn i53_a_list_that_repeats_the_cache_leaves_no_second_copy() {
             .all(|(old, new)| Arc::ptr_eq(old, new))
     );
     drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i65_reads_ask_for_memory_for_their_result_and_copy_no_object() {
+    const KEYS: u32 = 20_000;
+    let world = world(std::iter::empty()).await;
+    let tens = |object: &ConfigMap| {
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let number: u32 = name.trim_start_matches('o').parse().unwrap_or_default();
+        vec![(number / 10).to_string()]
+    };
+    world.informer.add_index("tens", tens).unwrap();
+    let added = (0..KEYS).map(|at| WatchEvent::Added(object(at, u64::from(at) + 2)));
+    world.feed.send_batch(added.collect());
+    settle().await;
+    let lister = world.informer.lister();
+    assert_eq!(lister.list().len(), KEYS as usize);
+    let reference = size_of::<Arc<ConfigMap>>() as isize;
+    // A few references that are looked at ahead, and a place or two for the keys of the reader.
+    let some = 2048;
+    let few = asked_by(|| lister.by_index("tens", "77").unwrap());
+    assert!(
+        (10 * reference..some).contains(&few),
+        "{few} bytes for ten objects"
+    );
+    let keys = asked_by(|| lister.index_keys("tens", "77").unwrap());
+    assert!(keys < 2 * some, "{keys} bytes for ten keys");
+    let none = asked_by(|| lister.by_index("tens", "none").unwrap());
+    assert!(none < some, "{none} bytes for nothing");
+    let all = asked_by(|| lister.list());
+    let of_all = KEYS as isize * reference;
+    assert!(
+        (of_all..of_all + some).contains(&all),
+        "{all} bytes for all objects"
+    );
 }

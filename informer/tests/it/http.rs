@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt as _;
 use informer::source::{
     self, KubeSource, ListEnd, ListPart, ListRequest, ListVersion, ReadOptions,
@@ -329,6 +330,38 @@ async fn i5_objects_are_there_before_the_answer_is_complete() {
 }
 
 #[tokio::test]
+async fn i6_an_object_above_16_mib_is_named_and_the_rest_of_its_list_is_there() {
+    let begin = r#"{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"big","namespace":"n","uid":"u","resourceVersion":"7"},"data":{"k":""#;
+    let mebibyte = Bytes::from(vec![b'x'; 1 << 20]);
+    let end = Bytes::from_static(br#""}},{"metadata":{"name":"b"}}]}"#);
+    let chunks = [Bytes::from_static(begin.as_bytes())]
+        .into_iter()
+        .chain(std::iter::repeat_n(mebibyte, 17))
+        .chain([end]);
+    let wire = Wire::with([Answer {
+        chunks: chunks.collect(),
+        ..answer(200, "")
+    }]);
+    let source = wire.source(Scope::default());
+    let (items, end) = list_all::<ConfigMap>(&source).await.unwrap();
+    assert_eq!(end.resource_version, "9");
+    let [Ok(a), Err(big), Ok(b)] = &items[..] else {
+        panic!("{} items", items.len())
+    };
+    let name = |object: &ConfigMap| object.metadata.name.clone().unwrap();
+    assert_eq!((name(a), name(b)), ("a".to_owned(), "b".to_owned()));
+    assert_eq!(
+        big.key.as_ref().map(ToString::to_string).as_deref(),
+        Some("n/big")
+    );
+    assert_eq!(
+        (big.uid.as_deref(), big.resource_version.as_deref()),
+        (Some("u"), Some("7"))
+    );
+    assert!(big.problem.contains("above 16777216 none is read"), "{big}");
+}
+
+#[tokio::test]
 async fn a_list_that_breaks_off_is_an_error() {
     let body = r#"{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}}"#;
     let wire = Wire::with([answer(200, body)]);
@@ -426,6 +459,46 @@ async fn a_server_that_nobody_runs_is_refused_and_named_so() {
     );
     stop.cancel();
     task.join_next().await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i40_a_stop_ends_a_hanging_list_and_a_wait_within_100_ms_of_real_time() {
+    for listens in [true, false] {
+        let mut shortest = Duration::MAX;
+        // A machine that is busy with something else may be late once, not each time.
+        for _ in 0..5 {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            // A server that takes the call and never answers, or none, after which there is a wait.
+            let listener = listens.then_some(listener);
+            let config = kube_client::Config::new(format!("http://{address}").parse().unwrap());
+            let client = informer::client::connect(config, Default::default()).unwrap();
+            let informer: Informer<ConfigMap> =
+                Informer::new(client, InformerOptions::default()).unwrap();
+            let stop = CancellationToken::new();
+            let mut task = JoinSet::new();
+            let (running, token) = (informer.clone(), stop.clone());
+            task.spawn(async move { running.run(token).await });
+            let _connection = match &listener {
+                Some(listener) => Some(listener.accept().await.unwrap()),
+                None => {
+                    while informer.status().last_error.is_none() {
+                        tokio::task::yield_now().await;
+                    }
+                    None
+                }
+            };
+            let began = tokio::time::Instant::now();
+            stop.cancel();
+            task.join_next().await.unwrap().unwrap().unwrap();
+            shortest = shortest.min(began.elapsed());
+            assert!(informer.is_stopped());
+        }
+        assert!(
+            shortest < Duration::from_millis(100),
+            "{listens}: {shortest:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
