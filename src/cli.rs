@@ -16,6 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::Options;
 use crate::controller::Timing;
+use crate::effective::effective;
 use crate::operations::OperationsArgs;
 use crate::orphans;
 use crate::provider::config::Providers;
@@ -93,6 +94,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "ID", env = "PXO_CLUSTER_ID", value_parser = cluster_id)]
     cluster_id: Option<String>,
 
+    /// Look after the Proxies of these namespaces alone, divided by commas, without any right on
+    /// the whole cluster; default is all namespaces.
+    #[arg(long, value_name = "NAMESPACES", env = "PXO_NAMESPACES", value_delimiter = ',',
+          requires = "cluster_id", value_parser = namespace)]
+    namespaces: Vec<String>,
+
     /// Container image of the Proxies on pods that set no spec.machine.image.
     #[arg(long, value_name = "IMAGE", env = "PXO_DEFAULT_PROXY_IMAGE",
           value_parser = image)]
@@ -113,6 +120,10 @@ pub struct RunArgs {
     /// Logging.
     #[command(flatten)]
     log: LogArgs,
+
+    /// Print what all flags and their environment twins come to, without secrets, and exit.
+    #[arg(long, env = "PXO_PRINT_CONFIG")]
+    print_config: bool,
 
     /// Abort at a crash point, CP1 to CP10; for tests.
     #[cfg(any(debug_assertions, feature = "testing"))]
@@ -259,6 +270,7 @@ impl RunArgs {
                 min_age: self.orphans.gc_min_age,
                 calm: self.orphans.gc_calm,
             },
+            namespaces: self.namespaces,
             ..Options::default()
         })
     }
@@ -296,6 +308,10 @@ fn with_commands(error: clap::Error) -> clap::Error {
 /// not return: it ends the process with exit code 2.
 pub async fn execute(command: Command) -> Result<(), crate::Error> {
     match command {
+        Command::Run(args) if args.print_config => {
+            args.into_options().unwrap_or_else(|error| error.exit());
+            print_config()
+        }
         Command::Run(args) => {
             telemetry::init(args.log.log_format, args.log.log.to_filter())?;
             #[cfg(any(debug_assertions, feature = "testing"))]
@@ -311,6 +327,19 @@ pub async fn execute(command: Command) -> Result<(), crate::Error> {
         Command::Crd => print_crd(),
         Command::Gc(args) => Ok(orphans::command::run(*args).await.map_err(Box::new)?),
     }
+}
+
+/// O-01: prints the flags of `run` that this process was started with.
+fn print_config() -> Result<(), crate::Error> {
+    let mut command = Args::command();
+    let matches = command.get_matches_mut();
+    let both = command
+        .find_subcommand("run")
+        .zip(matches.subcommand_matches("run"));
+    let text = both.map_or_else(String::new, |(run, matches)| effective(run, matches));
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(crate::Error::Stdout)
 }
 
 /// Prints the CustomResourceDefinition.
@@ -358,6 +387,20 @@ pub(crate) fn cluster_id(text: &str) -> Result<String, String> {
              digit"
                 .to_owned(),
         )
+    }
+}
+
+/// A DNS label.
+fn namespace(text: &str) -> Result<String, String> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_label = (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-');
+    if is_label {
+        Ok(text.to_owned())
+    } else {
+        Err("allowed are names of namespaces divided by commas, such as crawl,search".to_owned())
     }
 }
 
@@ -456,6 +499,11 @@ mod tests {
                 &["--gc-mode", "purge", "off", "dry-run", "delete"],
             ),
             (&["--wrkers", "1"], &["--wrkers", "--workers"]),
+            (
+                &["--namespaces", "a,B", "--cluster-id", "c"],
+                &["--namespaces", "B", "crawl,search"],
+            ),
+            (&["--namespaces", "a"], &["--cluster-id"]),
             (
                 &["--health-address", "8081"],
                 &["--health-address", "8081", "0.0.0.0:8081"],

@@ -46,11 +46,13 @@ pub mod controller;
 pub mod crash;
 #[cfg(feature = "dev")]
 pub mod dev;
+mod effective;
 mod events;
 pub mod operations;
 pub mod orphans;
 pub mod provider;
 mod refused;
+mod secret;
 pub mod telemetry;
 
 pub use ::controller::informer::client::ConfigSource;
@@ -92,6 +94,10 @@ pub struct Options {
     pub operations: Operations,
     /// How orphans are collected. By default they are reported and stay.
     pub orphans: orphans::Settings,
+    /// The namespaces whose Proxies are looked after. Default is none named, which means all of them.
+    /// With some, the operator asks for no right on the whole cluster, and needs
+    /// [`Options::cluster_id`].
+    pub namespaces: Vec<String>,
 }
 
 impl Default for Options {
@@ -107,6 +113,7 @@ impl Default for Options {
             grace: Duration::from_secs(20),
             operations: Operations::default(),
             orphans: orphans::Settings::default(),
+            namespaces: Vec::new(),
         }
     }
 }
@@ -193,7 +200,9 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         return Ok(());
     };
     let default_image = options.default_proxy_image.as_deref();
-    let providers = options.providers.build(&client, default_image);
+    let providers = options
+        .providers
+        .build(&client, default_image, &options.namespaces);
     let store = cluster::Store::new(client.clone(), options.operations.namespace(&client));
     let settled = store.settle(&cluster_id, &providers, options.sync_timeout, &stop);
     if settled.await?.is_none() {
@@ -211,6 +220,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         operations: options.operations,
         orphans: options.orphans,
         store,
+        namespaces: options.namespaces,
     })
     .map_err(Box::new)?;
     operator.run(stop).await.map_err(Box::new)?;

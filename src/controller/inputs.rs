@@ -9,6 +9,7 @@ use crate::api::conditions::Reason;
 use crate::api::{ProxySpec, hash};
 use crate::provider::{CloudInit, Credentials, Redacted, SecretKey};
 use crate::refused::describe;
+use crate::secret::Held;
 
 /// What a machine is made from besides the spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,7 +141,7 @@ pub(crate) async fn resolve(
 async fn fetch(
     secrets: &Api<Secret>,
     name: &str,
-    read: &mut BTreeMap<String, Secret>,
+    read: &mut BTreeMap<String, Held>,
 ) -> Result<(), Fault> {
     if read.contains_key(name) {
         return Ok(());
@@ -154,6 +155,7 @@ async fn fetch(
         }
         other => Fault::NoAnswer(name.to_owned(), describe(&other)),
     })?;
+    let secret = Held::new(secret);
     if secret.metadata.deletion_timestamp.is_some() {
         return Err(Fault::BeingDeleted(name.to_owned()));
     }
@@ -164,7 +166,7 @@ async fn fetch(
 /// The inputs out of the Secrets that were read; pure.
 fn pick(
     spec: &ProxySpec,
-    secrets: &BTreeMap<String, Secret>,
+    secrets: &BTreeMap<String, Held>,
     limit: Limit<'_>,
 ) -> Result<Inputs, Error> {
     let cloud_init =
@@ -179,7 +181,7 @@ fn pick(
 
 fn pick_cloud_init(
     spec: &ProxySpec,
-    secrets: &BTreeMap<String, Secret>,
+    secrets: &BTreeMap<String, Held>,
     limit: Limit<'_>,
 ) -> Result<Option<CloudInit>, Fault> {
     let Some(wanted) = &spec.cloud_init else {
@@ -211,7 +213,7 @@ fn pick_cloud_init(
 
 fn pick_credentials(
     spec: &ProxySpec,
-    secrets: &BTreeMap<String, Secret>,
+    secrets: &BTreeMap<String, Held>,
 ) -> Result<Option<Credentials>, Fault> {
     let Some(auth) = &spec.auth else {
         return Ok(None);
@@ -230,7 +232,7 @@ fn pick_credentials(
     }))
 }
 
-fn value<'a>(secrets: &'a BTreeMap<String, Secret>, source: &SecretKey) -> Result<&'a [u8], Fault> {
+fn value<'a>(secrets: &'a BTreeMap<String, Held>, source: &SecretKey) -> Result<&'a [u8], Fault> {
     let secret = secrets
         .get(&source.name)
         .ok_or_else(|| Fault::NoSecret(source.name.clone()))?;
@@ -262,12 +264,12 @@ mod tests {
         serde_json::from_value(value).expect("a spec")
     }
 
-    fn secrets() -> BTreeMap<String, Secret> {
+    fn secrets() -> BTreeMap<String, Held> {
         let secret = serde_json::from_value(json!({ "data": {
             "user-data": "aGVsbG8=", "empty": "", "binary": "//8=", "long": "MTIzNDU2Nzg5",
             "username": "bWU=", "password": "c2VjcmV0",
         }}));
-        BTreeMap::from([("s".to_owned(), secret.expect("a Secret"))])
+        BTreeMap::from([("s".to_owned(), Held::new(secret.expect("a Secret")))])
     }
 
     #[test]

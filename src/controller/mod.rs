@@ -8,6 +8,7 @@
 //! | `plan`, `failure`, `timing`, `drain`, `brake` | the decisions, without effects |
 //! | `budget`, `circuit` | what Proxies share: places out of service (S-07), a provider's quota (S-09) |
 //! | `inputs` | M4: live reads of Secrets |
+//! | `caches` | O-03: the informers, of the cluster or of namespaces |
 //! | `recent` | what this process made of late |
 //! | `metrics` | O-05: what is counted |
 //! | `news` | R-13: which Events a pass tells |
@@ -20,6 +21,7 @@
 
 mod brake;
 mod budget;
+mod caches;
 mod circuit;
 mod create;
 pub mod drain;
@@ -27,6 +29,8 @@ mod error;
 mod external;
 mod failure;
 mod finalize;
+#[cfg(test)]
+mod fleet_tests;
 mod inputs;
 mod managed;
 mod metrics;
@@ -46,6 +50,7 @@ mod timing;
 mod unclaimed;
 mod wiring;
 
+pub use caches::Proxies;
 pub use error::Error as PassError;
 pub use inputs::Error as InputError;
 pub use timing::Timing;

@@ -109,6 +109,8 @@ impl ProxyReconciler {
             uid = proxy.metadata.uid,
             generation = proxy.metadata.generation,
             provider = proxy.spec.provider,
+            instance = proxy.status.as_ref().and_then(|status| status.provider_id.as_deref()),
+            outcome = tracing::field::Empty,
         );
         let mut pass = Pass::new(key, api, ctx, proxy, (self.clock)());
         async {
@@ -122,6 +124,7 @@ impl ProxyReconciler {
                 Branch::External => self.reconcile_external(&mut pass).await,
                 Branch::Managed => self.reconcile_managed(&mut pass).await,
             };
+            tracing::Span::current().record("outcome", word_of(&outcome));
             tracing::debug!(?branch, ?outcome, attempt = ctx.attempt(), "pass");
             match outcome {
                 Err(Error::Outdated(Some(live))) => Ok(Turn::Live(live)),
@@ -298,6 +301,18 @@ impl ProxyReconciler {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// O-06: how a pass came out, as its log lines say it.
+fn word_of(outcome: &Result<Next, Error>) -> &'static str {
+    match outcome {
+        Ok(next) if next.is_a_step() => "next step",
+        Ok(Next::Event) => "done",
+        Ok(_) => "waits",
+        Err(error) if error.is_conflict() => "conflict",
+        Err(Error::Outdated(_)) => "outdated",
+        Err(_) => "failed",
     }
 }
 

@@ -710,7 +710,6 @@ fn reconciler(
     names: &[&'static str],
     told: &Told,
 ) -> ProxyReconciler {
-    let cache = Arc::clone(cache);
     let mortal = Mortal {
         inner: provider.clone(),
         server: server.clone(),
@@ -721,10 +720,19 @@ fn reconciler(
             Arc::new(mortal.clone()) as Arc<dyn Provider>,
         )
     };
+    let providers = Registry::new(names.iter().map(of).collect());
+    let shown = Arc::clone(cache);
+    let mut reconciler = reconciler_of(server.clone(), providers, told);
+    reconciler.proxies = Box::new(move |_| shown.lock().expect("not poisoned").1.clone());
+    reconciler
+}
+
+/// A reconciler with an empty cache, and room in every group.
+pub(crate) fn reconciler_of(server: Server, providers: Registry, told: &Told) -> ProxyReconciler {
     ProxyReconciler {
-        client: kube_client::Client::new(server.clone(), "crawl"),
-        proxies: Box::new(move |_| cache.lock().expect("not poisoned").1.clone()),
-        providers: Registry::new(names.iter().map(of).collect()),
+        client: kube_client::Client::new(server, "crawl"),
+        proxies: Box::new(|_| None),
+        providers,
         cluster_id: Arc::from("cluster"),
         timing: Timing::default(),
         leads: Arc::new(|| true),

@@ -7,8 +7,8 @@ use controller::election::Elector;
 use controller::events::{self, RecorderOptions, recorder};
 use controller::informer::metrics as informers;
 use controller::{
-    Controller, ControllerOptions, Event, Feed, FeedSender, Informer, InformerOptions, Lister,
-    Manager, ManagerOptions, MetadataOnly, ObjectKey, Source,
+    Controller, ControllerOptions, Event, Feed, FeedSender, Manager, ManagerOptions, MetadataOnly,
+    ObjectKey, Source,
 };
 use dashmap::DashMap;
 use k8s_openapi::api::core::v1::Secret;
@@ -17,6 +17,7 @@ use kube_core::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
 use super::budget::{self, Budget, Census, Group};
+use super::caches::{Informers, Proxies};
 use super::circuit::Circuits;
 use super::drain::NoLeases;
 use super::metrics::{Metrics, Snapshot};
@@ -64,11 +65,11 @@ pub enum Error {
     Run(#[from] controller::manager::Error),
 }
 
-/// The operator, ready to run: two informers and one controller.
+/// The operator, ready to run: informers of two kinds and one controller.
 #[derive(Debug)]
 pub struct Operator {
     manager: Manager,
-    proxies: Informer<Proxy>,
+    fleet: Proxies,
 }
 
 /// What the operator works with.
@@ -83,6 +84,8 @@ pub(crate) struct Parts {
     pub(crate) operations: Operations,
     pub(crate) orphans: orphans::Settings,
     pub(crate) store: Store,
+    /// The namespaces to look after; all of them if none is named.
+    pub(crate) namespaces: Vec<String>,
 }
 
 impl std::fmt::Debug for ProxyReconciler {
@@ -99,14 +102,15 @@ impl Operator {
     pub(crate) fn build(parts: Parts) -> Result<Self, Error> {
         // One of its own, since several operators in one process may name theirs alike.
         let series = informers::Registry::new();
-        let proxies = Informer::<Proxy>::new(parts.client.clone(), named("proxies", &series))
+        let spaces = &parts.namespaces;
+        let proxies = Informers::<Proxy>::new(&parts.client, spaces, "proxies", &series)
             .map_err(Error::Informer)?;
         proxies
             .add_index(SECRET_INDEX, secrets_of)
             .map_err(Error::Informer)?;
         // names and versions of Secrets alone; content is read live where it is needed.
         let secrets =
-            Informer::<MetadataOnly<Secret>>::new(parts.client.clone(), named("secrets", &series))
+            Informers::<MetadataOnly<Secret>>::new(&parts.client, spaces, "secrets", &series)
                 .map_err(Error::Informer)?;
 
         proxies
@@ -120,14 +124,16 @@ impl Operator {
             .map_err(Error::Informer)?;
 
         let calm = Calm::new();
-        for listen in [
-            proxies.set_error_handler(calm.listener()),
-            secrets.set_error_handler(calm.listener()),
-        ] {
+        for proxies in proxies.iter() {
+            let listen = proxies.set_error_handler(calm.listener());
+            listen.map_err(Error::Informer)?;
+        }
+        for secrets in secrets.iter() {
+            let listen = secrets.set_error_handler(calm.listener());
             listen.map_err(Error::Informer)?;
         }
 
-        let lister = proxies.lister();
+        let fleet = proxies.fleet();
         let (recorder, writer) = recorder(parts.client.clone(), RecorderOptions::new(REPORTER))
             .map_err(Error::Events)?;
         let events = Arc::new(Events::new(recorder));
@@ -142,11 +148,11 @@ impl Operator {
             settings: parts.orphans,
             providers: providers.clone(),
             cluster_id: Arc::clone(&parts.cluster_id),
-            fleet: Fleet::new(parts.client.clone(), Vec::new()),
+            fleet: Fleet::new(parts.client.clone(), parts.namespaces.clone()),
             calm,
             synced: Box::new({
                 let (proxies, secrets) = (proxies.clone(), secrets.clone());
-                move || proxies.has_synced() && secrets.has_synced()
+                move || proxies.have_synced() && secrets.have_synced()
             }),
             leads: Arc::clone(&leads),
             hand_over: hand_over(unclaimed.clone(), found),
@@ -161,16 +167,16 @@ impl Operator {
         let reconciler = ProxyReconciler {
             client: parts.client.clone(),
             proxies: Box::new({
-                let lister = lister.clone();
-                move |key: &ObjectKey| lister.get(key)
+                let fleet = fleet.clone();
+                move |key: &ObjectKey| fleet.get(key)
             }),
             providers: providers.clone(),
             cluster_id: parts.cluster_id,
             timing: parts.timing,
             leads,
             census: Box::new({
-                let lister = lister.clone();
-                move |group: &Group| census(&lister, group)
+                let fleet = fleet.clone();
+                move |group: &Group| census(&fleet, group)
             }),
             budget: Budget::default(),
             circuits: circuits.clone(),
@@ -196,24 +202,28 @@ impl Operator {
             unique_name: false,
             ..ControllerOptions::default()
         };
-        let controller = Controller::builder("proxy", reconciler)
-            .source(Source::object(&proxies).filter(is_news))
-            .source(Source::mapped(&secrets, move |secret| {
-                proxies_for_secret(&lister, secret)
-            }))
+        let mut builder = Controller::builder("proxy", reconciler)
             .feed(feed)
-            .options(options)
-            .build()
-            .map_err(Error::Build)?;
+            .options(options);
+        for proxies in proxies.iter() {
+            builder = builder.source(Source::object(proxies).filter(is_news));
+        }
+        for secrets in secrets.iter() {
+            let fleet = fleet.clone();
+            builder = builder.source(Source::mapped(secrets, move |secret| {
+                proxies_for_secret(&fleet, secret)
+            }));
+        }
+        let controller = builder.build().map_err(Error::Build)?;
         let handle = controller.handle();
         let mut manager = Manager::new(ManagerOptions {
             grace: parts.grace,
             sync_timeout: parts.sync_timeout,
-        })
-        .add_informer(&proxies)
-        .add_informer(&secrets)
-        .add_controller(controller)
-        .with_events(writer);
+        });
+        manager = secrets
+            .run_by(proxies.run_by(manager))
+            .add_controller(controller)
+            .with_events(writer);
         if let Some(elector) = elector {
             manager = manager.with_election(elector);
         }
@@ -225,12 +235,12 @@ impl Operator {
             });
         }
         let page = {
-            let proxies = proxies.lister();
+            let fleet = fleet.clone();
             move || {
                 let counted = handle.metrics();
                 let snapshot = Snapshot {
                     metrics: &metrics,
-                    proxies: &proxies.list(),
+                    proxies: &fleet.list(),
                     providers: &providers,
                     circuits: &circuits.all(),
                     events_dropped: events.dropped(),
@@ -240,13 +250,13 @@ impl Operator {
             }
         };
         let manager = parts.operations.serve(manager, &parts.client, page)?;
-        Ok(Self { manager, proxies })
+        Ok(Self { manager, fleet })
     }
 
     /// The cache of Proxies, to look into while the operator runs.
     #[must_use]
-    pub fn proxies(&self) -> Lister<Proxy> {
-        self.proxies.lister()
+    pub fn proxies(&self) -> Proxies {
+        self.fleet.clone()
     }
 
     /// Runs until `stop`; then lets running passes end within the grace time.
@@ -259,15 +269,6 @@ impl Operator {
     /// something failed.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         self.manager.run(stop).await.map_err(Error::Run)
-    }
-}
-
-/// Options of an informer whose metrics bear that name.
-fn named<K>(name: &str, registry: &informers::Registry) -> InformerOptions<K> {
-    InformerOptions {
-        name: Some(name.to_owned()),
-        registry: registry.clone(),
-        ..InformerOptions::default()
     }
 }
 
@@ -319,12 +320,8 @@ fn groups_of(proxy: &Proxy) -> Vec<String> {
 }
 
 /// H-18: a group as the cache shows it.
-fn census(proxies: &Lister<Proxy>, group: &Group) -> Census {
-    let keys = |index| {
-        proxies
-            .index_keys(index, group.as_str())
-            .expect("the index was added before the first event")
-    };
+fn census(fleet: &Proxies, group: &Group) -> Census {
+    let keys = |index| fleet.index_keys(index, group.as_str());
     Census {
         all: keys(GROUP_INDEX).len(),
         unavailable: keys(UNAVAILABLE_INDEX).into_iter().collect(),
@@ -332,11 +329,9 @@ fn census(proxies: &Lister<Proxy>, group: &Group) -> Census {
 }
 
 /// the Proxies that a Secret decides about, whatever happened to it.
-fn proxies_for_secret(proxies: &Lister<Proxy>, secret: &MetadataOnly<Secret>) -> Vec<ObjectKey> {
+fn proxies_for_secret(fleet: &Proxies, secret: &MetadataOnly<Secret>) -> Vec<ObjectKey> {
     let key = ObjectKey::of(secret).to_string();
-    proxies
-        .index_keys(SECRET_INDEX, &key)
-        .expect("the index was added before the first event")
+    fleet.index_keys(SECRET_INDEX, &key)
 }
 
 #[cfg(test)]

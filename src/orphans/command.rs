@@ -164,7 +164,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
             .providers
             .clone()
             .unwrap_or_default()
-            .build(&client, None),
+            .build(&client, None, &[]),
         cluster_id,
         fleet: Fleet::new(client, Vec::new()),
         calm: Calm::new(),

@@ -343,12 +343,18 @@ impl Providers {
 
     /// Makes the providers.
     #[must_use]
-    pub fn build(&self, client: &kube_client::Client, default_image: Option<&str>) -> Registry {
+    pub fn build(
+        &self,
+        client: &kube_client::Client,
+        default_image: Option<&str>,
+        namespaces: &[String],
+    ) -> Registry {
         let make = |(name, entry): (&Name, &Entry)| {
             let provider: Arc<dyn Provider> = match entry {
                 Entry::Kubernetes => {
                     let pods =
-                        KubernetesProvider::new(client.clone(), default_image.map(Arc::from));
+                        KubernetesProvider::new(client.clone(), default_image.map(Arc::from))
+                            .within(namespaces);
                     Arc::new(Paced::new(name.0.as_str(), pods, Pace::default()))
                 }
                 // Nobody has to be spared.

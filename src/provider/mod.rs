@@ -38,6 +38,7 @@ pub mod kubernetes;
 mod paced;
 pub mod sim;
 
+pub use crate::secret::Redacted;
 pub(crate) use counted::ProviderCalls;
 pub use error::{Class, Error, Reason};
 pub use paced::{Pace, Paced};
@@ -111,30 +112,6 @@ impl Owner {
     #[must_use]
     pub fn instance_name(&self) -> String {
         name_from_uid(&self.uid)
-    }
-}
-
-/// Bytes that must not be seen: prints its length only.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Redacted(Vec<u8>);
-
-impl Redacted {
-    /// Takes the bytes in.
-    #[must_use]
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Self(bytes)
-    }
-
-    /// The bytes themselves.
-    #[must_use]
-    pub fn expose(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Redacted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{} bytes redacted]", self.0.len())
     }
 }
 

@@ -3,7 +3,9 @@
 
 pub(crate) mod eventually;
 pub(crate) mod fleet;
+pub(crate) mod history;
 pub(crate) mod operator;
+pub(crate) mod page;
 pub(crate) mod pods;
 pub(crate) mod scenarios;
 pub(crate) mod through;

@@ -25,8 +25,10 @@ impl Operator {
             .arg("run")
             .arg("--kubeconfig")
             .arg(kubeconfig)
-            .args(["--provisioning-poll", "200ms", "--deletion-poll", "200ms"])
             .args(["--default-proxy-image", "registry.example/forward-proxy:1"])
+            // Twins of flags, so that a test may give the flag.
+            .env("PXO_PROVISIONING_POLL", "200ms")
+            .env("PXO_DELETION_POLL", "200ms")
             .args(flags)
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())

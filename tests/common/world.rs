@@ -74,8 +74,8 @@ impl World {
             .create(&PostParams::default(), &fleet)
             .await
             .expect("the fleet's namespace");
-        let token = operator_token(&admin).await;
-        write_operator_config(dir.path(), &config, &token);
+        let token = token_of(&admin, OPERATOR, OPERATOR).await;
+        write_config(&dir.path().join("operator.yaml"), &config, &token);
         let options = KubeletOptions {
             nodes: 2,
             start_delay: Duration::from_millis(50).into(),
@@ -123,6 +123,15 @@ impl World {
         });
         let path = self.dir.path().join("elsewhere.yaml");
         std::fs::write(&path, text.to_string()).expect("a kubeconfig");
+        path
+    }
+
+    /// A kubeconfig that carries nothing but the token of this ServiceAccount.
+    pub(crate) async fn kubeconfig_of(&self, namespace: &str, account: &str) -> PathBuf {
+        let config = Kubeconfig::read_from(admin_config(self.dir.path())).expect("a kubeconfig");
+        let token = token_of(&self.admin, namespace, account).await;
+        let path = self.dir.path().join(format!("{account}.yaml"));
+        write_config(&path, &config, &token);
         path
     }
 
@@ -197,8 +206,8 @@ async fn install(admin: &Client) {
     .await;
 }
 
-async fn operator_token(admin: &Client) -> String {
-    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), OPERATOR);
+async fn token_of(admin: &Client, namespace: &str, account: &str) -> String {
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), namespace);
     let request = TokenRequest {
         spec: TokenRequestSpec {
             expiration_seconds: Some(3600),
@@ -207,16 +216,16 @@ async fn operator_token(admin: &Client) -> String {
         ..TokenRequest::default()
     };
     accounts
-        .create_token_request(OPERATOR, &PostParams::default(), &request)
+        .create_token_request(account, &PostParams::default(), &request)
         .await
-        .expect("a token of the operator's ServiceAccount")
+        .expect("a token of the ServiceAccount")
         .status
         .expect("a TokenRequest answers with its status")
         .token
 }
 
 /// The cluster of the administrator's kubeconfig, with the token as the only credential.
-fn write_operator_config(dir: &Path, config: &Kubeconfig, token: &str) {
+fn write_config(path: &Path, config: &Kubeconfig, token: &str) {
     let cluster = config.clusters[0].cluster.clone().expect("a cluster");
     let text = serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "operator",
@@ -226,5 +235,5 @@ fn write_operator_config(dir: &Path, config: &Kubeconfig, token: &str) {
         "contexts": [{ "name": "operator",
             "context": { "cluster": "it", "user": OPERATOR, "namespace": OPERATOR } }],
     });
-    std::fs::write(dir.join("operator.yaml"), text.to_string()).expect("the operator's kubeconfig");
+    std::fs::write(path, text.to_string()).expect("a kubeconfig");
 }

@@ -19,8 +19,8 @@ use crate::manifests;
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
 
 /// A running API server and an administrator's client of it.
-struct Server {
-    client: Client,
+pub(crate) struct Server {
+    pub(crate) client: Client,
     // Held: the server ends with it.
     _cluster: Cluster,
 }
@@ -32,7 +32,7 @@ enum Cluster {
 }
 
 impl Server {
-    async fn embedded() -> Self {
+    pub(crate) async fn embedded() -> Self {
         let cluster = DevCluster::builder().start().await.expect("it starts");
         let dir = tempfile::tempdir().expect("a folder");
         let kubeconfig = dir.path().join("kubeconfig");
@@ -402,13 +402,13 @@ async fn the_manifests_are_taken(client: &Client) {
 }
 
 /// Proxies without a type, so that a manifest is sent as it stands.
-fn dynamic_proxies(client: &Client) -> Api<DynamicObject> {
+pub(crate) fn dynamic_proxies(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk(api::GROUP, "v1alpha1", "Proxy");
     let resource = ApiResource::from_gvk_with_plural(&kind, "proxies");
     Api::namespaced_with(client.clone(), "default", &resource)
 }
 
-async fn install(client: &Client) {
+pub(crate) async fn install(client: &Client) {
     install_definition(client, &api::crd()).await;
 }
 
@@ -430,7 +430,7 @@ async fn install_definition(client: &Client, definition: &CustomResourceDefiniti
 }
 
 /// Whether exactly the expected refusals come, each with its field and text.
-async fn is_refused(proxies: &Api<DynamicObject>, case: &Refused) -> Result<(), String> {
+pub(crate) async fn is_refused(proxies: &Api<DynamicObject>, case: &Refused) -> Result<(), String> {
     let answer = match &case.old {
         None => {
             proxies

@@ -20,6 +20,7 @@ use super::{
     Provider, ProviderId, Reason,
 };
 use crate::crash::{self, Cp};
+use crate::secret::Held;
 
 pub mod classify;
 pub mod pod;
@@ -92,7 +93,8 @@ impl KubernetesProvider {
     async fn create_pod(&self, request: &CreateRequest) -> Result<Creation, Error> {
         let pod = pod::build_pod(request, self.default_image.as_deref())?;
         if let Some(secret) = pod::build_inline_secret(request) {
-            self.ensure_inline_secret(&request.owner, secret).await?;
+            self.ensure_inline_secret(&request.owner, Held::new(secret))
+                .await?;
         }
         let pods = self.pods(&request.owner.namespace);
         match pods.create(&self.post_params(), &pod).await {
@@ -150,10 +152,13 @@ impl KubernetesProvider {
     }
 
     /// Makes the Secret of inline user data, or replaces the one of an older instance.
-    async fn ensure_inline_secret(&self, owner: &Owner, wanted: Secret) -> Result<(), Error> {
+    async fn ensure_inline_secret(&self, owner: &Owner, wanted: Held) -> Result<(), Error> {
         let secrets = self.secrets(&owner.namespace);
         match secrets.create(&self.post_params(), &wanted).await {
-            Ok(_) => return Ok(()),
+            Ok(made) => {
+                drop(Held::new(made));
+                return Ok(());
+            }
             Err(kube_client::Error::Api(status)) if status.is_already_exists() => {}
             Err(error) => return Err(classify(Op::Create, &error)),
         }
@@ -166,13 +171,13 @@ impl KubernetesProvider {
             .with_retry_after(BEING_DELETED_RETRY)
         };
         let found = match secrets.get(&name).await {
-            Ok(found) => found,
+            Ok(found) => Held::new(found),
             Err(error) => {
                 let error = classify(Op::Get, &error);
                 return Err(if error.is_not_found() { retry() } else { error });
             }
         };
-        if !state::is_owned_by(&found, owner) {
+        if !state::is_owned_by(&*found, owner) {
             return Err(Error::new(
                 Reason::NameCollision,
                 format!(
@@ -190,7 +195,10 @@ impl KubernetesProvider {
         }
         delete_exactly(&secrets, &name, found.meta().uid.as_deref()).await?;
         match secrets.create(&self.post_params(), &wanted).await {
-            Ok(_) => Ok(()),
+            Ok(made) => {
+                drop(Held::new(made));
+                Ok(())
+            }
             Err(kube_client::Error::Api(status)) if status.is_already_exists() => Err(retry()),
             Err(error) => Err(classify(Op::Create, &error)),
         }

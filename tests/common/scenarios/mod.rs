@@ -1,9 +1,12 @@
 //! What must hold on every API server. Each scenario gets a world of its own.
 
 pub(crate) mod bad_input;
+pub(crate) mod budget;
 pub(crate) mod crash;
 pub(crate) mod external;
+pub(crate) mod history;
 pub(crate) mod lifecycle;
+pub(crate) mod namespaces;
 pub(crate) mod orphans;
 pub(crate) mod replicas;
 pub(crate) mod secrets;
@@ -33,11 +36,19 @@ macro_rules! for_every_scenario {
             a_deleted_secret_keeps_the_running_proxy_in_service,
             inline_cloud_init_lives_and_dies_with_the_pod,
             credentials_are_asked_of_clients_and_stand_in_no_log,
+            no_byte_of_a_secret_is_in_any_output,
         );
         $crate::scenarios_of!($world, bad_input:
             b08_an_unknown_provider_is_named_with_the_configured_ones,
             t39_a_permanent_error_is_silent_until_the_spec_changes,
             t45_a_foreign_pod_under_our_name_is_left_alone,
+        );
+        $crate::scenarios_of!($world, history:
+            t01_a_managed_proxy_on_sim_has_the_exact_history_of_conditions_and_events,
+            r13_a_replacement_and_a_deletion_are_told_once_each_with_their_cause,
+        );
+        $crate::scenarios_of!($world, budget:
+            a_creation_costs_at_most_ten_requests_and_a_replacement_sixteen,
         );
         $crate::scenarios_of!($world, steady:
             t14_a_settled_fleet_writes_nothing,
@@ -49,6 +60,9 @@ macro_rules! for_every_scenario {
             t86_thirty_orphans_stop_the_collection_and_go_five_per_cycle_by_their_count,
             g01_a_proxy_that_lost_its_record_and_failed_gets_its_pod_back,
             g06_a_changed_cluster_id_is_refused_while_pods_carry_the_old_one,
+        );
+        $crate::scenarios_of!($world, namespaces:
+            o03_an_operator_of_chosen_namespaces_needs_no_right_on_the_cluster,
         );
         $crate::scenarios_of!($world, replicas:
             t29_a_leader_that_dies_amid_a_creation_is_followed_by_the_standby,

@@ -14,10 +14,10 @@ use proxy_operator::api::conditions::ConditionType;
 use proxy_operator::{CLUSTER_ID_KEY, CONFIG_MAP};
 use serde_json::{Value, json};
 
-use super::replicas::{free_address, get};
 use crate::common::eventually::eventually;
 use crate::common::fleet;
 use crate::common::operator::Operator;
+use crate::common::page::{free_address, get};
 use crate::common::pods::PROXY_UID;
 use crate::common::world::World;
 

@@ -1,12 +1,19 @@
 //! Cloud-init and credentials.
 
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
 use kube_client::core::params::{DeleteParams, ListParams};
 use kube_client::{Api, ResourceExt};
 use proxy_operator::api::conditions::{ConditionType, Reason};
 use serde_json::{Value, json};
 
 use crate::common::operator::Operator;
+use crate::common::page::{free_address, get};
 use crate::common::pods::PodMonitor;
 use crate::common::world::World;
 use crate::common::{eventually, fleet, through};
@@ -172,4 +179,137 @@ pub(crate) async fn credentials_are_asked_of_clients_and_stand_in_no_log(world: 
         }
     })
     .await;
+}
+
+/// Values that a user planted, each into another place.
+const PLANTED: [&str; 5] = [
+    "planted-cloud-init-4b1d",
+    "planted-user-name-77e0",
+    "planted-password-c3a9",
+    "planted-by-kubectl-apply-51f8",
+    "planted-beside-bad-bytes-e602",
+];
+
+/// Makes the Secret as `kubectl apply` does: with a copy of all of it in an annotation.
+async fn apply(world: &World, name: &str, data: &[(&str, &[u8])]) {
+    let secrets: Api<Secret> = world.api();
+    let data: std::collections::BTreeMap<_, _> = data
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), ByteString(value.to_vec())))
+        .collect();
+    let mut secret = Secret {
+        data: Some(data),
+        ..Secret::default()
+    };
+    secret.metadata.name = Some(name.to_owned());
+    let copy = serde_json::to_string(&secret).expect("JSON");
+    let key = "kubectl.kubernetes.io/last-applied-configuration".to_owned();
+    secret.metadata.annotations = Some([(key, copy)].into());
+    secrets
+        .create(&Default::default(), &secret)
+        .await
+        .expect("the Secret is accepted");
+}
+
+pub(crate) async fn no_byte_of_a_secret_is_in_any_output(world: &World) {
+    let metrics = free_address();
+    let at = metrics.to_string();
+    let flags = [
+        "--log",
+        "trace",
+        "--metrics-address",
+        &at,
+        "--backoff-max",
+        "1s",
+    ];
+    let mut operator = Operator::start(&world.operator_kubeconfig(), &flags);
+    let [boot, user, password, applied, beside] = PLANTED.map(str::as_bytes);
+    fleet::put_secret(world, "boot", "user-data", PLANTED[0]).await;
+    apply(
+        world,
+        "login",
+        &[("username", user), ("password", password)],
+    )
+    .await;
+    apply(world, "applied", &[("user-data", applied)]).await;
+    let bad = [beside, &[0xff]].concat();
+    apply(world, "bad", &[("user-data", &bad), ("password", boot)]).await;
+    let with_login = |name: &str| {
+        let mut spec = from_secret(name);
+        spec["auth"] = json!({ "secretRef": { "name": "login" } });
+        spec
+    };
+    // Two that come up, three that do not: a value that is no text, a key and a Secret that are missing.
+    fleet::create(world, &fleet::managed("one", &with_login("boot"))).await;
+    fleet::create(world, &fleet::managed("two", &with_login("applied"))).await;
+    for (name, secret) in [("three", "bad"), ("four", "login"), ("five", "nowhere")] {
+        fleet::create(world, &fleet::managed(name, &with_login(secret))).await;
+    }
+    let first = fleet::ready(world, "one").await;
+    fleet::ready(world, "two").await;
+    for name in ["three", "four", "five"] {
+        fleet::until(world, name, "says what is wrong with its Secret", |proxy| {
+            fleet::reason(proxy, ConditionType::Provisioned) == Some(Reason::CloudInitError)
+        })
+        .await;
+    }
+    // A rotation, and a Secret that goes while its Proxy runs.
+    fleet::put_secret(world, "boot", "user-data", &PLANTED[0].repeat(2)).await;
+    fleet::replaced(world, "one", &first).await;
+    let secrets: Api<Secret> = world.api();
+    secrets
+        .delete("applied", &DeleteParams::default())
+        .await
+        .expect("the Secret can be deleted");
+    fleet::until(world, "two", "says that its Secret is gone", |proxy| {
+        fleet::reason(proxy, ConditionType::Synced) == Some(Reason::CloudInitError)
+    })
+    .await;
+
+    let mut outputs = Vec::new();
+    for page in ["/metrics", "/debug/state"] {
+        let text = get(metrics, page).await.expect("it serves");
+        outputs.push((page.to_owned(), text));
+    }
+    let events: Api<Event> = world.api();
+    let events = eventually::eventually(fleet::STEP, "Events tell of it", || async {
+        let all = events.list(&ListParams::default()).await;
+        let text = serde_json::to_string(&all.expect("a list")).expect("JSON");
+        if text.contains("CloudInitError") {
+            Ok(text)
+        } else {
+            Err(text)
+        }
+    })
+    .await;
+    outputs.push(("Events".to_owned(), events));
+    for name in ["one", "two", "three", "four", "five"] {
+        let proxy = serde_json::to_string(&fleet::get(world, name).await).expect("JSON");
+        outputs.push((format!("Proxy {name}"), proxy));
+    }
+    for pod in fleet::all_pods(world).await {
+        outputs.push((
+            "a pod".to_owned(),
+            serde_json::to_string(&pod).expect("JSON"),
+        ));
+    }
+    assert_eq!(operator.terminate(Duration::from_secs(30)).await, Some(0));
+    let log = operator.log();
+    assert!(log.contains("TRACE"), "the log has every level");
+    outputs.push(("the log".to_owned(), log));
+    for (what, text) in outputs {
+        for value in PLANTED {
+            for form in [value.to_owned(), STANDARD.encode(value)] {
+                // The last group of an encoding depends on what follows.
+                let form = &form[..form.len() / 4 * 4 - 4];
+                if let Some(at) = text.find(form) {
+                    let from = text.floor_char_boundary(at.saturating_sub(300));
+                    panic!(
+                        "{value} is in {what}: {}",
+                        &text[from..text.floor_char_boundary(at + 100)]
+                    );
+                }
+            }
+        }
+    }
 }
