@@ -371,7 +371,7 @@ impl Providers {
                 #[cfg(feature = "gce")]
                 Entry::Gce(settings) => {
                     let vms = GceProvider::new((**settings).clone());
-                    Arc::new(Paced::new(name.0.as_str(), vms, gce::pace()))
+                    Arc::new(Paced::new(name.0.as_str(), vms, gce::PACE))
                 }
             };
             (name.0.clone(), provider)

@@ -71,13 +71,10 @@ const COUNTED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
 /// How fast a project may be called: less than what it allows by default, which is 25 reads and 25
 /// changes a second, for others work in it too.
-#[must_use]
-pub fn pace() -> Pace {
-    Pace {
-        per_second: NonZeroU32::new(15).expect("not zero"),
-        burst: NonZeroU32::new(30).expect("not zero"),
-    }
-}
+pub const PACE: Pace = Pace {
+    per_second: NonZeroU32::new(15).expect("not zero"),
+    burst: NonZeroU32::new(30).expect("not zero"),
+};
 
 /// Runs each proxy as one VM of a project.
 pub struct GceProvider {
