@@ -4,6 +4,7 @@
 //! names flag, value and what is allowed.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -113,6 +114,10 @@ pub struct RunArgs {
     #[command(flatten)]
     orphans: OrphanArgs,
 
+    /// Loopback address and port at which simulated providers can be told to fail; default is none.
+    #[arg(long, value_name = "ADDRESS", env = "PXO_SIM_ADMIN", value_parser = loopback)]
+    sim_admin: Option<SocketAddr>,
+
     /// Leader election and endpoints.
     #[command(flatten)]
     operations: OperationsArgs,
@@ -176,6 +181,11 @@ pub struct Times {
     #[arg(long, value_name = "TIME", env = "PXO_QUOTA_RETRY", default_value = "10m",
           value_parser = between("100ms", "24h"))]
     quota_retry: Duration,
+
+    /// Wait of a replacement that the disruption budget put off, give or take 20 %.
+    #[arg(long, value_name = "TIME", env = "PXO_BUDGET_RETRY", default_value = "30s",
+          value_parser = between("100ms", "1h"))]
+    budget_retry: Duration,
 
     /// Wait after the first failure of a Proxy; doubles with each further one.
     #[arg(long, value_name = "TIME", env = "PXO_BACKOFF_BASE", default_value = "500ms",
@@ -241,6 +251,14 @@ impl RunArgs {
                 ),
             ));
         }
+        let providers = self.providers.unwrap_or_default();
+        if self.sim_admin.is_some() && providers.clone().worlds().is_empty() {
+            return Err(Args::command().error(
+                clap::error::ErrorKind::ValueValidation,
+                "--sim-admin is of use with a provider of kind sim in --providers, and there is \
+                 none",
+            ));
+        }
         let operations = self.operations.into_operations().map_err(|fault| {
             Args::command().error(clap::error::ErrorKind::ValueValidation, fault)
         })?;
@@ -256,13 +274,14 @@ impl RunArgs {
                 drift_poll: times.drift_poll,
                 requeue_now: times.requeue_now,
                 quota_retry: times.quota_retry,
+                budget_retry: times.budget_retry,
                 backoff_base: times.backoff_base,
                 backoff_max: times.backoff_max,
                 provisioning_timeout: times.provisioning_timeout,
             },
             cluster_id: self.cluster_id,
             default_proxy_image: self.default_proxy_image,
-            providers: self.providers.unwrap_or_default(),
+            providers,
             operations,
             orphans: orphans::Settings {
                 mode: self.orphans.gc_mode,
@@ -271,6 +290,7 @@ impl RunArgs {
                 calm: self.orphans.gc_calm,
             },
             namespaces: self.namespaces,
+            sim_admin: self.sim_admin,
             ..Options::default()
         })
     }
@@ -416,6 +436,17 @@ fn image(text: &str) -> Result<String, String> {
     }
 }
 
+/// The control API of simulated providers has no authentication.
+pub(crate) fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = text.parse::<SocketAddr>().ok();
+    address
+        .filter(|address| address.ip().is_loopback())
+        .ok_or_else(|| {
+            "allowed is a loopback address and a port, such as 127.0.0.1:8090 or [::1]:8090"
+                .to_owned()
+        })
+}
+
 pub(crate) fn providers(path: &str) -> Result<Providers, String> {
     Providers::read(path.as_ref()).map_err(|error| error.to_string())
 }
@@ -498,6 +529,10 @@ mod tests {
                 &["--gc-mode", "purge"],
                 &["--gc-mode", "purge", "off", "dry-run", "delete"],
             ),
+            (
+                &["--sim-admin", "10.0.0.1:8090"],
+                &["--sim-admin", "10.0.0.1:8090", "127.0.0.1:8090"],
+            ),
             (&["--wrkers", "1"], &["--wrkers", "--workers"]),
             (
                 &["--namespaces", "a,B", "--cluster-id", "c"],
@@ -519,6 +554,10 @@ mod tests {
             (
                 &["--metrics-address", "127.0.0.1:0", "--metrics-auth"],
                 &["--metrics-tls"],
+            ),
+            (
+                &["--sim-admin", "127.0.0.1:8090"],
+                &["--sim-admin", "--providers", "kind sim"],
             ),
         ] {
             let error = run(flags).expect_err("a bad flag");

@@ -34,6 +34,7 @@
 //! Features: `dev` (default) builds the embedded cluster and the subcommand `dev`; `gce` the provider of
 //! VMs on Google Compute Engine; `testing` keeps the crash points of [`crash`] in a release build.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ use ::controller::informer::client::{self, ClientOptions};
 use controller::{Operator, Parts};
 use operations::Operations;
 use provider::config::Providers;
+use provider::sim::admin::Admin;
 
 /// What the operator calls itself to API servers.
 const USER_AGENT: &str = concat!("proxy-operator/", env!("CARGO_PKG_VERSION"));
@@ -98,6 +100,9 @@ pub struct Options {
     /// With some, the operator asks for no right on the whole cluster, and needs
     /// [`Options::cluster_id`].
     pub namespaces: Vec<String>,
+    /// Loopback address of the control API of the simulated providers
+    /// ([`provider::sim::admin`]). Default none.
+    pub sim_admin: Option<SocketAddr>,
 }
 
 impl Default for Options {
@@ -114,6 +119,7 @@ impl Default for Options {
             operations: Operations::default(),
             orphans: orphans::Settings::default(),
             namespaces: Vec::new(),
+            sim_admin: None,
         }
     }
 }
@@ -131,6 +137,9 @@ pub enum Error {
     /// The controller failed.
     #[error(transparent)]
     Controller(#[from] Box<controller::Error>),
+    /// The control API of the simulated providers cannot be served.
+    #[error("serve the control API of the simulated providers")]
+    SimAdmin(#[from] provider::sim::admin::Error),
     /// Logging did not start.
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
@@ -199,10 +208,13 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let Some(cluster_id) = cluster_id else {
         return Ok(());
     };
+    let mut configured = options.providers;
+    let admin = match options.sim_admin {
+        Some(address) => Some(Admin::bind(address, configured.worlds()).await?),
+        None => None,
+    };
     let default_image = options.default_proxy_image.as_deref();
-    let providers = options
-        .providers
-        .build(&client, default_image, &options.namespaces);
+    let providers = configured.build(&client, default_image, &options.namespaces);
     let store = cluster::Store::new(client.clone(), options.operations.namespace(&client));
     let settled = store.settle(&cluster_id, &providers, options.sync_timeout, &stop);
     if settled.await?.is_none() {
@@ -223,6 +235,10 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         namespaces: options.namespaces,
     })
     .map_err(Box::new)?;
+    let operator = match admin {
+        Some(admin) => operator.with_task("sim-admin", |stop| admin.run(stop)),
+        None => operator,
+    };
     operator.run(stop).await.map_err(Box::new)?;
     Ok(())
 }

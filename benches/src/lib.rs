@@ -11,6 +11,7 @@ mod memory;
 mod proxy;
 mod reconcile;
 mod replayd;
+mod scale;
 mod workqueue;
 
 #[cfg(feature = "mimalloc")]
@@ -22,6 +23,7 @@ use std::{collections::HashMap, fmt, str::FromStr};
 pub use index::run as run_index;
 pub use informer::run as run_informer;
 pub use reconcile::run as run_reconcile;
+pub use scale::run as run_scale;
 pub use workqueue::{SCENARIOS, run};
 
 /// Why a run did not take place.

@@ -9,6 +9,9 @@
 //!
 //! `bench reconcile --url URL --n N --mode list|watchlist --concurrency C --events M
 //! --paced-events L --rate R`
+//!
+//! `bench scale --scenario create|restart|rotation|all [--n N] [--workers W] [--rest SECONDS]
+//! [--operator PATH]`
 
 use std::process::ExitCode;
 
@@ -23,9 +26,11 @@ fn main() -> ExitCode {
         }
         Some("index") => Args::parse(words).and_then(|args| benches::run_index(&args)),
         Some("reconcile") => Args::parse(words).and_then(|args| benches::run_reconcile(&args)),
+        Some("scale") => Args::parse(words).and_then(|args| benches::run_scale(&args)),
         Some(other) => Err(Error::Unsupported(other.to_owned())),
         None => Err(Error::Usage(
-            "which bench? There are: workqueue, informer, handlers, index, reconcile".to_owned(),
+            "which bench? There are: workqueue, informer, handlers, index, reconcile, scale"
+                .to_owned(),
         )),
     };
     match result {

@@ -11,7 +11,7 @@ pub(crate) fn now() -> Instant {
 }
 
 /// User plus system time of this process so far, in seconds.
-fn cpu() -> f64 {
+pub(crate) fn cpu() -> f64 {
     // SAFETY: an all-zero `rusage` is valid, and `getrusage` fills it in.
     #[expect(unsafe_code, reason = "the standard library has no CPU clock")]
     let usage = unsafe {
@@ -27,18 +27,19 @@ fn cpu() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// A field of `/proc/self/status` that is in kB, in bytes.
-fn status(field: &str) -> f64 {
+/// A field of a `/proc/PID/status` that is in kB, in bytes.
+pub(crate) fn field(status: &str, name: &str) -> Option<f64> {
+    status.lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.strip_prefix(':')?;
+        let kb: f64 = value.split_whitespace().next()?.parse().ok()?;
+        Some(kb * 1024.0)
+    })
+}
+
+/// A field of this process's status.
+fn status(name: &str) -> f64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kb = text.lines().find_map(|line| {
-        line.strip_prefix(field)?
-            .strip_prefix(':')?
-            .split_whitespace()
-            .next()?
-            .parse::<f64>()
-            .ok()
-    });
-    kb.unwrap_or(0.0) * 1024.0
+    field(&text, name).unwrap_or(0.0)
 }
 
 /// Hands free memory back to the system.

@@ -15,6 +15,9 @@ pub struct Timing {
     pub requeue_now: Duration,
     /// Before the next try after a quota or stock refusal, give or take 20 %. Default 10 min.
     pub quota_retry: Duration,
+    /// Before the next try of a replacement that the disruption budget put off, give or take 20 %.
+    /// Default 30 s.
+    pub budget_retry: Duration,
     /// Wait after the first failure of a Proxy; doubles with each further one. Default 500 ms.
     pub backoff_base: Duration,
     /// Longest wait of a failing Proxy. Default 5 min.
@@ -31,15 +34,13 @@ impl Default for Timing {
             drift_poll: Duration::from_secs(5 * 60),
             requeue_now: Duration::from_millis(50),
             quota_retry: Duration::from_secs(10 * 60),
+            budget_retry: Duration::from_secs(30),
             backoff_base: Duration::from_millis(500),
             backoff_max: Duration::from_secs(5 * 60),
             provisioning_timeout: Duration::from_secs(15 * 60),
         }
     }
 }
-
-/// Wait of a Proxy that the disruption budget keeps in service, give or take 20 % (S-07).
-const BUDGET_RETRY: Duration = Duration::from_secs(30);
 
 /// When a Proxy comes again, if no event brings it earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ impl Timing {
             Next::Drift => Some(spread(self.drift_poll, 0.1, random)),
             Next::Within(most) => Some(spread(self.drift_poll, 0.1, random).min(most)),
             Next::Quota => Some(spread(self.quota_retry, 0.2, random)),
-            Next::Budget => Some(spread(BUDGET_RETRY, 0.2, random)),
+            Next::Budget => Some(spread(self.budget_retry, 0.2, random)),
             Next::After(wait) => Some(wait),
             Next::Turn(wait) => Some(wait + wait.mul_f64(0.2 * random.abs().min(1.0))),
         }

@@ -253,6 +253,17 @@ impl Operator {
         Ok(Self { manager, fleet })
     }
 
+    /// One more task, for as long as the operator runs.
+    pub(crate) fn with_task<F, Fut, E>(mut self, name: &str, run: F) -> Self
+    where
+        F: FnOnce(CancellationToken) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        self.manager = self.manager.add_task(name, run);
+        self
+    }
+
     /// The cache of Proxies, to look into while the operator runs.
     #[must_use]
     pub fn proxies(&self) -> Proxies {

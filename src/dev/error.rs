@@ -31,6 +31,15 @@ pub enum Error {
     /// The echo server did not start.
     #[error("echo server")]
     Echo(#[from] devcluster::echo::Error),
+    /// No loopback addresses for simulated machines.
+    #[error("claim addresses for simulated machines in 127.64.0.0/10")]
+    Addresses(#[source] io::Error),
+    /// The control API of the simulated machines did not start.
+    #[error("serve the control API of the simulated machines")]
+    Admin(#[source] Box<crate::provider::sim::admin::Error>),
+    /// A scene was to be played on pods.
+    #[error("scenes play on a simulated cloud; run dev with --provider sim")]
+    NoCloud,
     /// The proxy behind the External Proxy did not start.
     #[error("the proxy behind the External Proxy")]
     External(#[source] Box<devcluster::proxy::Error>),

@@ -1,9 +1,8 @@
 //! The sample fleet: its manifests, and what the API server shows of it.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube_client::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube_client::{Api, Client};
 use kube_core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -11,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::api::conditions::{ConditionStatus, ConditionType, status};
 use crate::api::{Mode, Phase, Proxy, SPEC_HASH_ANNOTATION};
-use crate::provider::kubernetes::pod::LABEL_PROXY;
 
 use super::Error;
+use super::machines::Machines;
 
 /// Namespace of the sample fleet.
 pub(super) const NAMESPACE: &str = "crawl";
@@ -21,7 +20,7 @@ pub(super) const NAMESPACE: &str = "crawl";
 pub(super) const WITH_CLOUD_INIT: &str = "edge-cloud-init";
 /// The Secret of that Proxy.
 pub(super) const CLOUD_INIT_SECRET: &str = "edge-cloud-init";
-/// The Proxy whose pod the script deletes.
+/// The Proxy whose machine the script takes away.
 pub(super) const VICTIM: &str = "edge-1";
 
 const FLEET: &str = include_str!("../../manifests/samples/fleet.yaml");
@@ -45,10 +44,13 @@ pub(super) fn prerequisites() -> Result<Vec<Value>, Error> {
     Ok(objects)
 }
 
-/// The sample fleet, with the address of the External proxy put in.
-pub(super) fn sample(external: SocketAddr) -> Result<Vec<Value>, Error> {
+/// The sample fleet, with its provider and the address of the External proxy put in.
+pub(super) fn sample(external: SocketAddr, provider: &str) -> Result<Vec<Value>, Error> {
     let mut objects = documents("manifests/samples/fleet.yaml", FLEET)?;
     for object in &mut objects {
+        if let Some(named) = object.pointer_mut("/spec/provider") {
+            *named = json!(provider);
+        }
         if let Some(endpoint) = object.pointer_mut("/spec/endpoint") {
             *endpoint = json!({ "host": external.ip(), "port": external.port() });
         }
@@ -95,13 +97,15 @@ pub(super) async fn apply(client: &Client, object: &Value) -> Result<(), Error> 
     }
 }
 
-/// One Proxy with its pod.
+/// One Proxy with its machine.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     /// The Proxy as the API server shows it.
     pub(super) proxy: Proxy,
-    /// UIDs of its pods that are not being deleted.
-    pub(super) pods: Vec<String>,
+    /// Incarnations of its machines that are not being deleted.
+    pub(super) machines: Vec<String>,
+    /// What such a machine is called.
+    word: &'static str,
 }
 
 impl Member {
@@ -140,40 +144,46 @@ impl Member {
             .map_or("-", String::as_str)
     }
 
-    /// The UID of its only pod.
-    pub(super) fn pod(&self) -> Option<&str> {
-        match self.pods.as_slice() {
+    /// What its machine is called.
+    pub(super) fn word(&self) -> &'static str {
+        self.word
+    }
+
+    /// The incarnation of its only machine: a pod's UID, a simulated machine's number.
+    pub(super) fn machine(&self) -> Option<&str> {
+        match self.machines.as_slice() {
             [only] => Some(only),
             _ => None,
         }
     }
 
-    /// Whether it serves, said of the present generation, by exactly one pod where it has one.
+    /// Whether it serves, said of the present generation, by exactly one machine where it has one.
     pub(super) fn is_ready(&self) -> bool {
         let Some(seen) = &self.proxy.status else {
             return false;
         };
         let one = if self.is_managed() {
-            self.pod().is_some()
+            self.machine().is_some()
         } else {
-            self.pods.is_empty()
+            self.machines.is_empty()
         };
         one && self.proxy.metadata.deletion_timestamp.is_none()
             && seen.observed_generation == self.proxy.metadata.generation
             && seen.phase == Some(Phase::Ready)
             && status(&seen.conditions, ConditionType::Ready) == Some(ConditionStatus::True)
-            && (!self.is_managed() || seen.instance_uid.as_deref() == self.pod())
+            && (!self.is_managed() || seen.instance_uid.as_deref() == self.machine())
     }
 
     /// One line that says it all.
     pub(super) fn line(&self) -> String {
         format!(
-            "{:<16} {:<8} {:<12} {:<15} pod {}  hash {}",
+            "{:<16} {:<8} {:<12} {:<15} {} {}  hash {}",
             self.name(),
             self.proxy.spec.mode.as_str(),
             self.phase(),
             self.ip(),
-            self.pods.first().map_or("-", String::as_str),
+            self.word,
+            self.machines.first().map_or("-", String::as_str),
             short(self.hash())
         )
     }
@@ -184,37 +194,18 @@ pub(super) fn short(hash: &str) -> &str {
     hash.get(..15).unwrap_or(hash)
 }
 
-/// Every Proxy of a namespace, or of all, with its pods.
+/// Every Proxy of a namespace, or of all, with its machines.
 pub(super) async fn members(
     client: &Client,
+    machines: &Machines,
     namespace: Option<&str>,
 ) -> kube_client::Result<Vec<Member>> {
-    let (proxies, pods): (Api<Proxy>, Api<Pod>) = match namespace {
-        Some(namespace) => (
-            Api::namespaced(client.clone(), namespace),
-            Api::namespaced(client.clone(), namespace),
-        ),
-        None => (Api::all(client.clone()), Api::all(client.clone())),
+    let proxies: Api<Proxy> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
     };
     let proxies = proxies.list(&ListParams::default()).await?;
-    let pods = pods
-        .list(&ListParams::default().labels(LABEL_PROXY))
-        .await?;
-    let mut by_proxy: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
-    for pod in pods {
-        let labels = pod.metadata.labels.unwrap_or_default();
-        if let (Some(namespace), Some(proxy), Some(uid), None) = (
-            pod.metadata.namespace,
-            labels.get(LABEL_PROXY),
-            pod.metadata.uid,
-            pod.metadata.deletion_timestamp,
-        ) {
-            by_proxy
-                .entry((namespace, proxy.clone()))
-                .or_default()
-                .push(uid);
-        }
-    }
+    let mut by_proxy = machines.by_proxy(client, namespace).await?;
     let member = |proxy: Proxy| {
         let key = (
             proxy.metadata.namespace.clone().unwrap_or_default(),
@@ -222,15 +213,20 @@ pub(super) async fn members(
         );
         Member {
             proxy,
-            pods: by_proxy.remove(&key).unwrap_or_default(),
+            machines: by_proxy.remove(&key).unwrap_or_default(),
+            word: machines.word(),
         }
     };
     Ok(proxies.items.into_iter().map(member).collect())
 }
 
-/// One Proxy of the sample fleet with its pod.
-pub(super) async fn member(client: &Client, name: &str) -> Result<Member, String> {
-    let all = members(client, Some(NAMESPACE))
+/// One Proxy of the fleet with its machine.
+pub(super) async fn member(
+    client: &Client,
+    machines: &Machines,
+    name: &str,
+) -> Result<Member, String> {
+    let all = members(client, machines, Some(NAMESPACE))
         .await
         .map_err(|error| error.to_string())?;
     all.into_iter()
@@ -248,25 +244,6 @@ pub(super) async fn rotate_cloud_init(client: &Client) -> Result<(), Error> {
         .await
         .map(drop)
         .map_err(Error::api(format!("rotate Secret {CLOUD_INIT_SECRET}")))
-}
-
-/// Deletes the pod of a Proxy, as a user or a node failure would.
-pub(super) async fn delete_pod(client: &Client, member: &Member) -> Result<(), Error> {
-    let what = format!("delete the pod of {}", member.name());
-    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-    let selector = format!("{LABEL_PROXY}={}", member.name());
-    let found = pods
-        .list(&ListParams::default().labels(&selector))
-        .await
-        .map_err(Error::api(&what))?;
-    for pod in found {
-        let name = pod.metadata.name.unwrap_or_default();
-        let _deleted = pods
-            .delete(&name, &DeleteParams::default())
-            .await
-            .map_err(Error::api(&what))?;
-    }
-    Ok(())
 }
 
 /// Asks for the deletion of every Proxy and Secret of the sample fleet.
@@ -292,21 +269,26 @@ pub(super) async fn delete(client: &Client, members: &[Member]) -> Result<(), Er
     Ok(())
 }
 
-/// What is left in the fleet's namespace, counted by kind: Proxies, pods, Secrets.
-pub(super) async fn leftovers(client: &Client) -> Result<[(&'static str, usize); 3], String> {
+/// What is left of the fleet, counted by kind: Proxies, machines, Secrets.
+pub(super) async fn leftovers(
+    client: &Client,
+    machines: &Machines,
+) -> Result<[(String, usize); 3], String> {
     let list = ListParams::default();
     let failed = |error: kube_client::Error| error.to_string();
     let proxies: Api<Proxy> = Api::namespaced(client.clone(), NAMESPACE);
-    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     Ok([
         (
-            "Proxies",
+            "Proxies".to_owned(),
             proxies.list(&list).await.map_err(failed)?.items.len(),
         ),
-        ("pods", pods.list(&list).await.map_err(failed)?.items.len()),
         (
-            "Secrets",
+            format!("{}s", machines.word()),
+            machines.n_left(client).await.map_err(failed)?,
+        ),
+        (
+            "Secrets".to_owned(),
             secrets.list(&list).await.map_err(failed)?.items.len(),
         ),
     ])
@@ -319,7 +301,7 @@ mod tests {
     #[test]
     fn the_sample_is_five_managed_one_of_them_with_cloud_init_and_one_external() {
         let address: SocketAddr = "127.0.0.2:4711".parse().expect("an address");
-        let objects = sample(address).expect("the manifest is valid");
+        let objects = sample(address, "sim").expect("the manifest is valid");
         let proxies: Vec<Proxy> = objects
             .into_iter()
             .filter(|object| object["kind"] == "Proxy")
@@ -328,7 +310,10 @@ mod tests {
         let managed = proxies
             .iter()
             .filter(|proxy| proxy.spec.mode == Mode::Managed);
-        assert_eq!((managed.count(), proxies.len()), (5, 6));
+        let providers: Vec<_> = managed
+            .map(|proxy| proxy.spec.provider.as_deref())
+            .collect();
+        assert_eq!((providers, proxies.len()), (vec![Some("sim"); 5], 6));
         let with = proxies
             .iter()
             .filter(|proxy| proxy.spec.cloud_init.is_some());

@@ -8,6 +8,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Error;
 use super::console::Console;
 use super::fleet::{self, CLOUD_INIT_SECRET, Member, NAMESPACE, VICTIM};
+use super::machines::SIM;
 use super::stage::Stage;
 use super::table;
 use super::visit::visit;
@@ -35,12 +36,20 @@ pub(super) async fn run(stage: &mut Stage, console: &mut Console) -> Result<(), 
 /// What to try.
 fn hints(stage: &Stage) -> Vec<String> {
     let kubeconfig = stage.folder().kubeconfig();
+    let lose = match stage.sim_admin() {
+        Some(admin) => {
+            format!("curl -X POST http://{admin}/{SIM}/machines/{NAMESPACE}/{VICTIM}/vanish")
+        }
+        None => {
+            format!("kubectl -n {NAMESPACE} delete pod -l crawl.proxyoperator.dev/proxy={VICTIM}")
+        }
+    };
     let text = format!(
         "\nTry in another terminal:\n\
          \n  export KUBECONFIG={}\
          \n  kubectl get proxies -A -o wide -w\
          \n  kubectl -n {NAMESPACE} describe proxy {VICTIM}\
-         \n  kubectl -n {NAMESPACE} delete pod -l crawl.proxyoperator.dev/proxy={VICTIM}\
+         \n  {lose}\
          \n  kubectl -n {NAMESPACE} patch proxy {VICTIM} --type merge \
          -p '{{\"spec\":{{\"tags\":{{\"pool\":\"news\"}}}}}}'\
          \n  kubectl -n {NAMESPACE} patch secret {CLOUD_INIT_SECRET} \
@@ -71,7 +80,7 @@ impl View {
     async fn look(&mut self, stage: &Stage, console: &mut Console) -> Result<(), Error> {
         let looked = async {
             let table = table::fetch(&stage.client).await?;
-            let members = fleet::members(&stage.client, None).await?;
+            let members = fleet::members(&stage.client, &stage.machines, None).await?;
             Ok::<_, kube_client::Error>((table, members))
         };
         let (table, members) = match looked.await {
@@ -118,7 +127,7 @@ impl View {
             .retain(|key, _| members.iter().any(|member| member.key() == *key));
         let mut fresh = Vec::new();
         for member in members.iter().filter(|member| member.is_ready()) {
-            let incarnation = format!("{} {}", member.pod().unwrap_or("-"), member.ip());
+            let incarnation = format!("{} {}", member.machine().unwrap_or("-"), member.ip());
             if self
                 .visits
                 .get(&member.key())

@@ -28,10 +28,10 @@ pub(super) async fn run(stage: &mut Stage, console: &mut Console) -> Result<(), 
 }
 
 async fn bring_up(stage: &mut Stage, console: &mut Console) -> Result<Vec<Member>, Error> {
-    let client = stage.client.clone();
+    let (client, machines) = (stage.client.clone(), stage.machines.clone());
     let members = stage
         .until("every Proxy of the fleet is Ready", UP_LIMIT, async || {
-            let members = fleet::members(&client, Some(NAMESPACE)).await;
+            let members = fleet::members(&client, &machines, Some(NAMESPACE)).await;
             let members = members.map_err(|error| error.to_string())?;
             let waiting: Vec<String> = members
                 .iter()
@@ -67,7 +67,11 @@ async fn send_requests(
     Ok(())
 }
 
-async fn visit_through(stage: &Stage, console: &mut Console, member: &Member) -> Result<(), Error> {
+pub(super) async fn visit_through(
+    stage: &Stage,
+    console: &mut Console,
+    member: &Member,
+) -> Result<(), Error> {
     let step = "a request through the proxy is answered";
     let visited = tokio::time::timeout(
         VISIT_LIMIT,
@@ -84,9 +88,8 @@ async fn visit_through(stage: &Stage, console: &mut Console, member: &Member) ->
 }
 
 async fn rotate_secret(stage: &mut Stage, console: &mut Console) -> Result<(), Error> {
-    let client = stage.client.clone();
     let before = present(stage, WITH_CLOUD_INIT).await?;
-    fleet::rotate_cloud_init(&client).await?;
+    fleet::rotate_cloud_init(&stage.client).await?;
     console.timed(&format!(
         "Secret {CLOUD_INIT_SECRET} rotated: {WITH_CLOUD_INIT} must be replaced"
     ))?;
@@ -112,13 +115,14 @@ async fn rotate_secret(stage: &mut Stage, console: &mut Console) -> Result<(), E
 }
 
 async fn recover(stage: &mut Stage, console: &mut Console) -> Result<(), Error> {
-    let client = stage.client.clone();
+    let (client, machines) = (stage.client.clone(), stage.machines.clone());
     let before = present(stage, VICTIM).await?;
-    fleet::delete_pod(&client, &before).await?;
-    console.timed(&format!("pod of {VICTIM} deleted: it must come back"))?;
+    machines.lose(&client, VICTIM).await?;
+    let word = machines.word();
+    console.timed(&format!("{word} of {VICTIM} deleted: it must come back"))?;
     let after = successor(
         stage,
-        "the Proxy whose pod was deleted recovers",
+        "the Proxy whose machine was deleted recovers",
         RECOVER_LIMIT,
         {
             let hash = before.hash().to_owned();
@@ -138,15 +142,15 @@ async fn recover(stage: &mut Stage, console: &mut Console) -> Result<(), Error> 
 }
 
 async fn delete(stage: &mut Stage, console: &mut Console) -> Result<(), Error> {
-    let client = stage.client.clone();
-    let members = fleet::members(&client, Some(NAMESPACE))
+    let (client, machines) = (stage.client.clone(), stage.machines.clone());
+    let members = fleet::members(&client, &machines, Some(NAMESPACE))
         .await
         .map_err(Error::api("list the fleet"))?;
     fleet::delete(&client, &members).await?;
     console.timed("fleet deleted: nothing may be left")?;
     let left = stage
         .until("nothing of the fleet is left", DELETE_LIMIT, async || {
-            let left = fleet::leftovers(&client).await?;
+            let left = fleet::leftovers(&client, &machines).await?;
             let text: Vec<String> = left.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
             let text = text.join(", ");
             if left.iter().all(|(_, n)| *n == 0) {
@@ -161,7 +165,7 @@ async fn delete(stage: &mut Stage, console: &mut Console) -> Result<(), Error> {
         return Err(Error::not_so(
             "nothing of the fleet is left",
             DELETE_LIMIT,
-            format!("{serving} pods still serve"),
+            format!("{serving} {}s still serve", machines.word()),
         ));
     }
     console.timed(&format!("fleet is gone: {left}, {serving} proxies serving"))?;
@@ -170,10 +174,10 @@ async fn delete(stage: &mut Stage, console: &mut Console) -> Result<(), Error> {
 
 /// The Proxy as it is now; it must be Ready.
 async fn present(stage: &mut Stage, name: &str) -> Result<Member, Error> {
-    let client = stage.client.clone();
+    let (client, machines) = (stage.client.clone(), stage.machines.clone());
     stage
         .until("the Proxy is Ready before the step", UP_LIMIT, async || {
-            let member = fleet::member(&client, name).await?;
+            let member = fleet::member(&client, &machines, name).await?;
             if member.is_ready() {
                 Ok(member)
             } else {
@@ -183,7 +187,7 @@ async fn present(stage: &mut Stage, name: &str) -> Result<Member, Error> {
         .await
 }
 
-/// Waits until the Proxy is Ready again with another pod, and as `right` says.
+/// Waits until the Proxy is Ready again with another machine, and as `right` says.
 async fn successor(
     stage: &mut Stage,
     step: &'static str,
@@ -191,14 +195,14 @@ async fn successor(
     right: impl Fn(&Member) -> Result<(), String>,
     before: &Member,
 ) -> Result<Member, Error> {
-    let client = stage.client.clone();
+    let (client, machines) = (stage.client.clone(), stage.machines.clone());
     stage
         .until(step, limit, async || {
-            let member = fleet::member(&client, before.name()).await?;
+            let member = fleet::member(&client, &machines, before.name()).await?;
             if !member.is_ready() {
                 Err(explain(&member))
-            } else if member.pod() == before.pod() {
-                Err("it has its old pod".to_owned())
+            } else if member.machine() == before.machine() {
+                Err(format!("it has its old {}", member.word()))
             } else {
                 right(&member).map(|()| member)
             }
@@ -213,10 +217,11 @@ fn show_change(
     after: &Member,
 ) -> Result<(), Error> {
     console.timed(&format!(
-        "{} {what}: pod {} -> {}, {} -> {}, hash {} -> {}",
+        "{} {what}: {} {} -> {}, {} -> {}, hash {} -> {}",
         after.name(),
-        before.pod().unwrap_or("-"),
-        after.pod().unwrap_or("-"),
+        after.word(),
+        before.machine().unwrap_or("-"),
+        after.machine().unwrap_or("-"),
         before.ip(),
         after.ip(),
         short(before.hash()),
@@ -226,7 +231,7 @@ fn show_change(
 }
 
 /// Phase with the message of the condition Provisioned.
-fn explain(member: &Member) -> String {
+pub(super) fn explain(member: &Member) -> String {
     use crate::api::conditions::{ConditionType, find};
     let status = member.proxy.status.as_ref();
     let condition = status.and_then(|s| find(&s.conditions, ConditionType::Provisioned));

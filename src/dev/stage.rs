@@ -15,8 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{ConfigSource, Options, Timing};
 
+use crate::provider::config::Providers;
+use crate::provider::sim::Settings;
+
 use super::console::Console;
 use super::folder::Folder;
+use super::machines::{Choice, Machines, SIM, SimCloud};
 use super::{Error, fleet};
 
 /// Namespace and name of the operator's ServiceAccount, as in `manifests/`.
@@ -36,13 +40,30 @@ const SERVED_LIMIT: Duration = Duration::from_secs(10);
 /// Pause between two looks at something that is waited for.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What makes machines run.
+enum Makers {
+    Nodes(KubeletHandle),
+    Cloud(SimCloud),
+}
+
+/// Which machines the stage has.
+pub(super) struct Setting {
+    pub(super) choice: Choice,
+    /// Of a simulated cloud.
+    pub(super) cloud: Settings,
+    /// Where the control API of a simulated cloud listens.
+    pub(super) admin: SocketAddr,
+}
+
 /// Everything that `dev` runs.
 pub(super) struct Stage {
     /// An administrator's client, over HTTPS.
     pub(super) client: Client,
     pub(super) echo: EchoHandle,
+    /// Where the fleet's machines are looked up.
+    pub(super) machines: Machines,
     cluster: DevCluster,
-    kubelet: KubeletHandle,
+    makers: Makers,
     external: ProxyHandle,
     folder: Folder,
     operator: JoinSet<Result<(), crate::Error>>,
@@ -50,8 +71,12 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Starts cluster, nodes, echo server and the proxy behind the External Proxy.
-    pub(super) async fn build(folder: Folder, console: &mut Console) -> Result<Self, Error> {
+    /// Starts cluster, nodes or cloud, echo server and the proxy behind the External Proxy.
+    pub(super) async fn build(
+        folder: Folder,
+        setting: Setting,
+        console: &mut Console,
+    ) -> Result<Self, Error> {
         let cluster = DevCluster::builder()
             .start()
             .await
@@ -59,9 +84,18 @@ impl Stage {
         cluster
             .write_kubeconfig(folder.kubeconfig())
             .map_err(|error| Error::Cluster(Box::new(error)))?;
-        let kubelet = Kubelet::start(cluster.client(), KubeletOptions::default())
-            .await
-            .map_err(|error| Error::Nodes(Box::new(error)))?;
+        let (machines, makers) = match setting.choice {
+            Choice::Kubernetes => {
+                let nodes = Kubelet::start(cluster.client(), KubeletOptions::default())
+                    .await
+                    .map_err(|error| Error::Nodes(Box::new(error)))?;
+                (Machines::Pods, Makers::Nodes(nodes))
+            }
+            Choice::Sim => {
+                let cloud = SimCloud::start(setting.cloud, setting.admin).await?;
+                (Machines::Sim(cloud.world.clone()), Makers::Cloud(cloud))
+            }
+        };
         let echo = EchoServer::start().await?;
         let external = ForwardProxy::start(ProxyOptions {
             listen: SocketAddr::from((EXTERNAL, 0)),
@@ -80,17 +114,23 @@ impl Stage {
         let mut options = ClientOptions::default();
         USER_AGENT.clone_into(&mut options.user_agent);
         let client = connect(config, options).map_err(|error| Error::Client(Box::new(error)))?;
+        let maker = match &makers {
+            Makers::Nodes(nodes) => format!("nodes {}", nodes.nodes().join(", ")),
+            Makers::Cloud(cloud) => {
+                format!("a simulated cloud, control API at http://{}", cloud.admin)
+            }
+        };
         console.timed(&format!(
-            "cluster at {} with nodes {}; echo server at {}",
+            "cluster at {} with {maker}; echo server at {}",
             cluster.url(),
-            kubelet.nodes().join(", "),
             echo.url()
         ))?;
         Ok(Self {
             client,
             echo,
+            machines,
             cluster,
-            kubelet,
+            makers,
             external,
             folder,
             operator: JoinSet::new(),
@@ -98,58 +138,84 @@ impl Stage {
         })
     }
 
-    /// Applies the CRD and the fleet, and starts the operator.
-    pub(super) async fn raise(&mut self, console: &mut Console) -> Result<(), Error> {
+    /// Applies what an administrator applies before an operator runs, the CRD among it.
+    pub(super) async fn prepare(&mut self, console: &mut Console) -> Result<(), Error> {
         for object in fleet::prerequisites()? {
             fleet::apply(&self.client, &object).await?;
         }
-        let client = self.client.clone();
+        let (client, machines) = (self.client.clone(), self.machines.clone());
         self.until("the CRD is served", SERVED_LIMIT, async || {
-            let served = fleet::members(&client, None).await;
+            let served = fleet::members(&client, &machines, None).await;
             served.map(drop).map_err(|error| error.to_string())
         })
         .await?;
         console.timed("CRD proxies.crawl.proxyoperator.dev applied and served")?;
-        self.start_operator()?;
+        Ok(())
+    }
+
+    /// Starts the operator and applies the sample fleet.
+    pub(super) async fn raise(&mut self, console: &mut Console) -> Result<(), Error> {
+        self.start_operator(Timing {
+            provisioning_poll: PROVISIONING_POLL,
+            deletion_poll: DELETION_POLL,
+            drift_poll: DRIFT_POLL,
+            ..Timing::default()
+        })?;
         let seconds = |time: Duration| format!("{}s", time.as_secs());
+        let word = self.machines.word();
         console.timed(&format!(
             "operator runs as system:serviceaccount:{OPERATOR}:{OPERATOR} with \
              --provisioning-poll {} --deletion-poll {} --drift-poll {} (short, since the death of \
-             a pod is seen by polling)",
+             a {word} is seen by polling)",
             seconds(PROVISIONING_POLL),
             seconds(DELETION_POLL),
             seconds(DRIFT_POLL),
         ))?;
-        for object in fleet::sample(self.external.address())? {
+        let provider = self.machines.provider();
+        for object in fleet::sample(self.external.address(), provider)? {
             fleet::apply(&self.client, &object).await?;
         }
         console.timed("fleet of manifests/samples/fleet.yaml applied: 5 Managed, 1 External")?;
         Ok(())
     }
 
-    fn start_operator(&mut self) -> Result<(), Error> {
+    /// Starts an operator as it would run anywhere: with a kubeconfig of its ServiceAccount.
+    pub(super) fn start_operator(&mut self, timing: Timing) -> Result<(), Error> {
         let token = self
             .cluster
             .service_account_token(OPERATOR, OPERATOR)
             .map_err(|error| Error::Cluster(Box::new(error)))?;
         self.folder
             .write_operator_kubeconfig(&self.cluster.kubeconfig_for(&token))?;
+        let providers = match &self.machines {
+            Machines::Pods => Providers::default(),
+            Machines::Sim(world) => Providers::default().with_world(SIM, world.clone()),
+        };
         let options = Options {
             cluster: ConfigSource {
                 kubeconfig: Some(self.folder.operator_kubeconfig()),
                 context: None,
             },
-            timing: Timing {
-                provisioning_poll: PROVISIONING_POLL,
-                deletion_poll: DELETION_POLL,
-                drift_poll: DRIFT_POLL,
-                ..Timing::default()
-            },
+            timing,
             default_proxy_image: Some(IMAGE.to_owned()),
+            providers,
             ..Options::default()
         };
         self.operator.spawn(crate::run(options, self.stop.clone()));
         Ok(())
+    }
+
+    /// Ends the operator as a crash does: at its next await, with nothing put in order.
+    pub(super) async fn crash_operator(&mut self) {
+        self.operator.shutdown().await;
+    }
+
+    /// Where the control API of the simulated cloud answers, if there is one.
+    pub(super) fn sim_admin(&self) -> Option<SocketAddr> {
+        match &self.makers {
+            Makers::Cloud(cloud) => Some(cloud.admin),
+            Makers::Nodes(_) => None,
+        }
     }
 
     pub(super) fn folder(&self) -> &Folder {
@@ -160,9 +226,12 @@ impl Stage {
         self.cluster.url()
     }
 
-    /// Pods that serve a real proxy now.
+    /// Machines that serve a real proxy now.
     pub(super) fn n_serving(&self) -> usize {
-        self.kubelet.proxies().len()
+        match &self.makers {
+            Makers::Nodes(nodes) => nodes.proxies().len(),
+            Makers::Cloud(cloud) => cloud.n_serving(),
+        }
     }
 
     /// Looks until it holds; fails after the limit with what is missing, or with the operator.
@@ -196,7 +265,7 @@ impl Stage {
         }
     }
 
-    /// Stops the operator, then nodes and cluster, and removes the files.
+    /// Stops the operator, then machines and cluster, and removes the files.
     pub(super) async fn shutdown(mut self) -> Result<(), Error> {
         self.stop.cancel();
         let mut outcome = Ok(());
@@ -205,7 +274,10 @@ impl Stage {
                 outcome = Err(ended_early(ended));
             }
         }
-        self.kubelet.shutdown().await;
+        match self.makers {
+            Makers::Nodes(nodes) => nodes.shutdown().await,
+            Makers::Cloud(cloud) => cloud.shutdown().await,
+        }
         self.external.shutdown(Duration::ZERO).await;
         self.cluster.shutdown().await;
         outcome

@@ -4,6 +4,7 @@
 //! # name: what it is
 //! kubernetes:
 //!   kind: kubernetes
+//!   callsPerSecond: 100   # calls in the long run, twice as many at once after a pause
 //! sim:
 //!   kind: sim
 //!   boot: 2s          # longest time a machine takes to boot
@@ -18,6 +19,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +89,10 @@ impl<'de> Deserialize<'de> for Kind {
 #[serde(try_from = "Fields")]
 pub enum Entry {
     /// See [`Kind::Kubernetes`].
-    Kubernetes,
+    Kubernetes {
+        /// Calls per second in the long run; twice as many may come at once after a pause.
+        calls_per_second: Option<NonZeroU32>,
+    },
     /// See [`Kind::Sim`].
     Sim {
         /// Longest time a machine takes to boot; the shortest is half of it.
@@ -95,6 +100,8 @@ pub enum Entry {
         /// Most machines at a time.
         quota: Option<usize>,
     },
+    /// See [`Kind::Sim`]: a world that is there already, which no file can name.
+    World(sim::World),
     /// See `Kind::Gce`.
     #[cfg(feature = "gce")]
     Gce(Box<gce::Settings>),
@@ -114,6 +121,7 @@ struct Fields {
     size: Option<Text>,
     image: Option<Text>,
     max_list_age: Option<SignedDuration>,
+    calls_per_second: Option<NonZeroU32>,
 }
 
 /// In a build without it nobody asks what the fields of kind gce hold.
@@ -130,10 +138,15 @@ type Text = String;
 
 impl Fields {
     /// The kinds that each field belongs to, and whether it is there.
-    fn given(&self) -> [(&'static str, &'static str, bool); 9] {
+    fn given(&self) -> [(&'static str, &'static str, bool); 10] {
         [
             ("boot", "sim", self.boot.is_some()),
             ("quota", "sim", self.quota.is_some()),
+            (
+                "callsPerSecond",
+                "kubernetes",
+                self.calls_per_second.is_some(),
+            ),
             ("project", "gce", self.project.is_some()),
             ("zone", "gce", self.zone.is_some()),
             ("credentials", "gce", self.credentials.is_some()),
@@ -158,7 +171,10 @@ impl TryFrom<Fields> for Entry {
             return Err(format!("unknown field `{name}` for kind {kind}; remove it"));
         }
         match fields.kind {
-            Kind::Kubernetes => Ok(Self::Kubernetes),
+            Kind::Kubernetes => {
+                let calls_per_second = fields.calls_per_second;
+                Ok(Self::Kubernetes { calls_per_second })
+            }
             Kind::Sim => {
                 let boot = fields.boot.map(Duration::try_from).transpose();
                 let boot = boot.map_err(|_| "boot is less than nothing; write for example 2s")?;
@@ -229,7 +245,24 @@ impl Default for Providers {
     /// One provider, `kubernetes`, of kind kubernetes.
     fn default() -> Self {
         let name = Name(DEFAULT_NAME.to_owned());
-        Self(BTreeMap::from([(name, Entry::Kubernetes)]))
+        let entry = Entry::Kubernetes {
+            calls_per_second: None,
+        };
+        Self(BTreeMap::from([(name, entry)]))
+    }
+}
+
+impl From<Entry> for sim::Settings {
+    /// The behaviour that an entry of kind sim asks for.
+    fn from(entry: Entry) -> Self {
+        let mut settings = Self::default();
+        if let Entry::Sim { boot, quota } = entry {
+            settings.quota = quota;
+            if let Some(boot) = boot {
+                settings.boot = sim::up_to(boot);
+            }
+        }
+        settings
     }
 }
 
@@ -341,6 +374,31 @@ impl Providers {
         Ok(())
     }
 
+    /// One more provider, of a simulated cloud that the caller has in hand too. The name is to be a
+    /// DNS label, or no Proxy can name it.
+    #[cfg(feature = "dev")]
+    pub(crate) fn with_world(mut self, name: &str, world: sim::World) -> Self {
+        self.0.insert(Name(name.to_owned()), Entry::World(world));
+        self
+    }
+
+    /// The simulated clouds by name, which are made by this and are the ones that
+    /// [`Providers::build`] hands to the operator.
+    #[must_use]
+    pub fn worlds(&mut self) -> BTreeMap<String, sim::World> {
+        for entry in self.0.values_mut() {
+            if let Entry::Sim { .. } = entry {
+                let settings = sim::Settings::from(entry.clone());
+                *entry = Entry::World(sim::World::new(settings));
+            }
+        }
+        let worlds = self.0.iter().filter_map(|(name, entry)| match entry {
+            Entry::World(world) => Some((name.0.clone(), world.clone())),
+            _ => None,
+        });
+        worlds.collect()
+    }
+
     /// Makes the providers.
     #[must_use]
     pub fn build(
@@ -351,21 +409,16 @@ impl Providers {
     ) -> Registry {
         let make = |(name, entry): (&Name, &Entry)| {
             let provider: Arc<dyn Provider> = match entry {
-                Entry::Kubernetes => {
+                Entry::Kubernetes { calls_per_second } => {
                     let pods =
                         KubernetesProvider::new(client.clone(), default_image.map(Arc::from))
                             .within(namespaces);
-                    Arc::new(Paced::new(name.0.as_str(), pods, Pace::default()))
+                    let pace = calls_per_second.map(Pace::of).unwrap_or_default();
+                    Arc::new(Paced::new(name.0.as_str(), pods, pace))
                 }
                 // Nobody has to be spared.
-                Entry::Sim { boot, quota } => {
-                    let mut settings = sim::Settings {
-                        quota: *quota,
-                        ..sim::Settings::default()
-                    };
-                    if let Some(boot) = boot {
-                        settings.boot = *boot / 2..*boot;
-                    }
+                Entry::Sim { .. } => {
+                    let settings = sim::Settings::from(entry.clone());
                     Arc::new(SimProvider::new(sim::World::new(settings)))
                 }
                 #[cfg(feature = "gce")]
@@ -373,6 +426,7 @@ impl Providers {
                     let vms = GceProvider::new((**settings).clone());
                     Arc::new(Paced::new(name.0.as_str(), vms, gce::PACE))
                 }
+                Entry::World(world) => Arc::new(SimProvider::new(world.clone())),
             };
             (name.0.clone(), provider)
         };
@@ -417,6 +471,31 @@ mod tests {
     }
 
     #[test]
+    fn the_pace_of_a_provider_of_pods_may_be_set() {
+        let text = "pods:\n  kind: kubernetes\n  callsPerSecond: 500\n";
+        let Providers(entries) = Providers::parse(text, "f").expect("valid");
+        let calls_per_second = NonZeroU32::new(500);
+        assert_eq!(
+            entries[&Name("pods".to_owned())],
+            Entry::Kubernetes { calls_per_second }
+        );
+        let pace = Pace::of(calls_per_second.expect("not zero"));
+        assert_eq!((pace.per_second.get(), pace.burst.get()), (500, 1000));
+    }
+
+    #[test]
+    fn p30_the_worlds_that_are_shown_are_the_ones_that_are_worked_in() {
+        let text = "sim:\n  kind: sim\n  quota: 7\npods:\n  kind: kubernetes\n";
+        let mut providers = Providers::parse(text, "f").expect("valid");
+        let first = providers.worlds();
+        assert_eq!(first.keys().collect::<Vec<_>>(), ["sim"]);
+        assert_eq!(first["sim"].settings().quota, Some(7));
+        assert_eq!(providers.worlds(), first, "made once");
+        let entry = &providers.0[&Name("sim".to_owned())];
+        assert_eq!(*entry, Entry::World(first["sim"].clone()));
+    }
+
+    #[test]
     fn b17_a_bad_file_is_refused_with_file_and_line() {
         for (text, line, part) in [
             (
@@ -442,6 +521,12 @@ mod tests {
             ),
             ("a:\n  kind: kubernetes\n  boot: 2s\n", 0, "boot"),
             ("a:\n  kind: sim\n  boot: soon\n", 3, "duration"),
+            (
+                "a:\n  kind: sim\n  callsPerSecond: 1\n",
+                0,
+                "callsPerSecond",
+            ),
+            ("a:\n  kind: kubernetes\n  callsPerSecond: 0\n", 3, "zero"),
             ("a: [", 1, ""),
             ("a:\n  {}\n", 2, "kind"),
         ] {

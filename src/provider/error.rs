@@ -4,12 +4,16 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// What an error means for the Proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// The instance is not there.
     NotFound,
     /// The account's limit or the provider's stock is used up; waiting may help.
+    #[serde(rename = "quota")]
     QuotaExceeded,
     /// This Proxy's own inputs are wrong; trying again does not help.
     Permanent,
@@ -31,7 +35,8 @@ impl Class {
 }
 
 /// What exactly happened, where the class alone would lose something a user must see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Reason {
     /// No instance of that name, incarnation and owner.
     Gone,

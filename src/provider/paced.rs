@@ -23,6 +23,17 @@ pub struct Pace {
     pub burst: NonZeroU32,
 }
 
+impl Pace {
+    /// So many calls per second in the long run, and two seconds' worth of them at once.
+    #[must_use]
+    pub fn of(per_second: NonZeroU32) -> Self {
+        Self {
+            per_second,
+            burst: per_second.saturating_mul(NonZeroU32::MIN.saturating_add(1)),
+        }
+    }
+}
+
 impl Default for Pace {
     fn default() -> Self {
         Self {

@@ -79,6 +79,70 @@ async fn dev_once_shows_every_step_and_exits_0() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn p30_dev_on_the_simulated_provider_is_the_whole_product_with_proxies_that_serve() {
+    let (code, out, err) = run(&["dev", "--provider", "sim", "--once"]).await;
+    assert_eq!(code, Some(0), "{out}{err}");
+    let visits: Vec<_> = out.lines().filter_map(callers).collect();
+    assert_eq!(visits.len(), 8, "{out}");
+    let machines = visits
+        .iter()
+        .filter(|(plain, tunnel)| plain == tunnel && plain.octets()[1] >= 64);
+    assert_eq!(machines.count(), 7, "all but the External one: {out}");
+    for words in [
+        " replaced: machine ",
+        " recovered: machine ",
+        "0 Proxies, 0 machines, 0 Secrets, 0 proxies serving",
+        "every step was proven",
+    ] {
+        assert!(out.contains(words), "{words} in {out}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_scene_shows_its_steps_and_exits_0() {
+    let scenes = [
+        (
+            "quota",
+            &[
+                "3 are Ready, 5 wait with reason QuotaExceeded",
+                "ask for all 5: one in each retry time",
+                "quota raised to 8",
+                "machine 4 of 8 is made",
+                "8 of 8 Ready",
+            ][..],
+        ),
+        (
+            "crash",
+            &[
+                "operator killed: the cloud runs machine 1, the Proxy knows nothing of it",
+                "took machine 1 over: machines ever made 1, running 1",
+                "finished the replacement: machine 1 -> 2",
+                "machines ever made 2, running 1",
+            ],
+        ),
+        (
+            "rotation",
+            &[
+                "20 Proxies Ready",
+                "all 20 are to be replaced",
+                "20 of 20 done",
+                "all 20 are replaced; never more than ",
+            ],
+        ),
+    ];
+    for (scene, steps) in scenes {
+        let (code, out, err) = run(&["dev", "--scene", scene, "--once"]).await;
+        assert_eq!(code, Some(0), "{out}{err}");
+        let mut rest = &*out;
+        for step in steps.iter().chain(&["every step was proven"]) {
+            (_, rest) = rest
+                .split_once(step)
+                .unwrap_or_else(|| panic!("{step:?}, in its turn, in {out}"));
+        }
+    }
+}
+
 #[tokio::test]
 async fn crd_prints_what_the_repository_ships() {
     let (code, out, _) = run(&["crd"]).await;
@@ -103,6 +167,18 @@ async fn a_bad_flag_or_value_exits_2_and_names_what_is_allowed() {
         (&["run", "--drift-poll", "soon"], &["--drift-poll", "soon"]),
         (&["run", "--unknown"], &["--unknown"]),
         (&["frobnicate"], &["frobnicate", "run", "dev", "crd"]),
+        (
+            &["dev", "--scene", "noon"],
+            &["noon", "quota", "crash", "rotation"],
+        ),
+        (
+            &["dev", "--scene", "quota", "--provider", "kubernetes"],
+            &["--scene", "--provider sim"],
+        ),
+        (
+            &["dev", "--sim-admin", "0.0.0.0:80"],
+            &["0.0.0.0:80", "loopback"],
+        ),
     ] {
         let (code, _, err) = run(args).await;
         assert_eq!(code, Some(2), "{args:?}: {err}");

@@ -13,6 +13,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube_client::core::params::{ListParams, PostParams};
 use kube_client::{Api, ResourceExt};
 use proxy_operator::api::Proxy;
+use proxy_operator::api::conditions::Reason;
 use proxy_operator::api::validation::validate;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -29,9 +30,15 @@ mod configmap_expiry;
 const BINARY: &str = env!("CARGO_BIN_EXE_proxy-operator");
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Commands of `sh` blocks that no line of `.ci/run` calls, since they end only when interrupted.
-/// `cargo_run_shows_the_fleet_until_it_is_interrupted` runs this one.
-const RUN_HERE: [&str; 1] = ["cargo run"];
+/// Commands of `sh` blocks that no line of `.ci/run` calls, since tests run them: the first here, since
+/// it ends only when interrupted, the others in `dev.rs` (the second with `--once`).
+const RUN_HERE: [&str; 5] = [
+    "cargo run",
+    "cargo run -- dev --provider sim",
+    "cargo run -- dev --scene quota --once",
+    "cargo run -- dev --scene crash --once",
+    "cargo run -- dev --scene rotation --once",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -416,6 +423,75 @@ fn the_log_lines_that_the_operations_manual_explains_are_written_by_the_code() {
         n_messages >= 5,
         "the manual explains log lines: {n_messages}"
     );
+}
+
+#[test]
+fn the_operations_manual_has_an_entry_for_each_reason_of_a_condition_and_for_no_other() {
+    let manual = read("docs/operations.md");
+    let (_, runbook) = manual
+        .split_once("## Runbook")
+        .expect("the manual has a runbook");
+    let runbook = runbook.split("\n## ").next().unwrap_or_default();
+    let rows = runbook.lines().filter(|line| line.starts_with("| "));
+    let mut entries = Vec::new();
+    for row in rows.filter(|row| !row.starts_with("| reason ")) {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let ["", reason, means, look, act, ""] = cells.as_slice() else {
+            panic!("four columns: {row}")
+        };
+        assert!(
+            [means, look, act].iter().all(|cell| !cell.is_empty()),
+            "what it means, what to look at, what to do: {row}"
+        );
+        entries.push((*reason).to_owned());
+    }
+    let mut wanted: Vec<_> = Reason::ALL.iter().map(ToString::to_string).collect();
+    entries.sort();
+    wanted.sort();
+    assert_eq!(entries, wanted, "one entry for each reason");
+}
+
+/// Words of a text that are names of series.
+fn series(text: &str) -> BTreeSet<&str> {
+    let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c| !is_inner(c));
+    let families = [
+        "controller_runtime_",
+        "workqueue_",
+        "reflector_",
+        "informer_",
+        "leader_election_",
+        "process_",
+        "pxo_",
+    ];
+    words
+        .filter(|word| {
+            families
+                .iter()
+                .any(|family| word.len() > family.len() && word.starts_with(family))
+        })
+        .collect()
+}
+
+#[test]
+fn the_series_that_alerts_and_tables_of_the_operations_manual_name_are_written_by_the_code() {
+    let folders = ["src", "controller/src", "informer/src", "workqueue/src"];
+    let code: String = folders.map(|folder| code(&root().join(folder))).concat();
+    let manual = read("docs/operations.md");
+    let named = series(&manual);
+    assert!(named.len() >= 15, "{named:?}");
+    for name in named {
+        assert!(code.contains(name), "nothing writes {name}");
+    }
+    let rules = lines_of(&manual, "yaml").join("\n");
+    let rules: serde_json::Value = serde_saphyr::from_str(&rules).expect("rules in YAML");
+    let rules = rules["groups"][0]["rules"].as_array().expect("rules");
+    for rule in rules {
+        for field in ["alert", "expr", "annotations"] {
+            assert!(!rule[field].is_null(), "{field}: {rule}");
+        }
+    }
+    assert!(rules.len() >= 6, "{}", rules.len());
 }
 
 #[test]

@@ -58,8 +58,8 @@ impl Universe {
             hidden_for: Duration::from_secs(if is_consistent { 0 } else { 5 }),
             // Who reads what may be stale has to write down what it is about to ask for.
             write_ahead: !is_consistent || rng.random_bool(0.5),
-            quota: None,
             seed,
+            ..Settings::default()
         };
         let world = || World::beginning_at(settings.clone(), virtual_now());
         Self {

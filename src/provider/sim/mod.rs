@@ -3,7 +3,8 @@
 //! Its [`World`] lives in memory, and dies with the process that holds it. Machines boot after a
 //! time from a range, go away after another, and can be stopped, preempted or made to vanish;
 //! [`Rule`]s let calls fail, before or after their effect. All times follow the runtime's clock,
-//! so that under a paused clock the world is a virtual one.
+//! so that under a paused clock the world is a virtual one. [`admin`] lets all of that be done from
+//! outside by HTTP.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -13,11 +14,13 @@ use super::{
     Provider, ProviderId,
 };
 
+pub mod admin;
 mod rules;
 mod world;
 
 pub use rules::{Op, Rule, When};
-pub use world::{Settings, World};
+pub(super) use world::up_to;
+pub use world::{Service, Settings, World};
 
 /// Most bytes of user data that a simulated machine takes; the same as a GCE VM.
 pub const MAX_CLOUD_INIT_BYTES: usize = 256 * 1024;
@@ -51,7 +54,7 @@ impl SimProvider {
         if let Some(error) = owner.and_then(|owner| self.world.outage(&owner.instance_name())) {
             return Err(error);
         }
-        let Some(rule) = self.world.fault(op, owner) else {
+        let Some(rule) = self.world.fault(op, owner)? else {
             return effect(&self.world);
         };
         match (rule.error(op), rule.when) {
@@ -291,6 +294,7 @@ mod tests {
             times: Some(times),
             delay: Duration::from_secs(5),
             when,
+            ..Rule::default()
         };
         sim.world().add_rule(rule(When::Before, 2));
         sim.world().add_rule(rule(When::After, 1));
@@ -325,6 +329,88 @@ mod tests {
         sim.world().clear_rules();
         sim.find(&owner("u-1")).await.expect("answers");
         assert_eq!(began.elapsed(), Duration::from_secs(7), "at once again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rule_may_meet_each_third_call_only() {
+        let sim = provider(Settings::default());
+        let made = sim.create(&request("u-1")).await.expect("made");
+        sim.world().add_rule(Rule {
+            op: Some(Op::Get),
+            error: Some(Reason::Gone),
+            every: std::num::NonZeroU32::new(3),
+            ..Rule::default()
+        });
+        let (owner, hint) = (owner("u-1"), Hint::default());
+        let mut lost = Vec::new();
+        for _ in 0..6 {
+            let got = sim.get(&made.instance().id, &owner, &hint).await;
+            lost.push(got.is_err_and(|error| error.is_not_found()));
+        }
+        assert_eq!(lost, [false, false, true, false, false, true]);
+        assert_eq!(sim.world().calls(Op::Get), 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_calls_than_a_second_may_have_are_throttled_until_it_is_over() {
+        let sim = provider(Settings {
+            calls_per_second: std::num::NonZeroU32::new(2),
+            ..Settings::default()
+        });
+        let owner = owner("u-1");
+        for _ in 0..2 {
+            sim.find(&owner).await.expect("within the limit");
+        }
+        pass(Duration::from_millis(400)).await;
+        let refused = sim.find(&owner).await.expect_err("one too many");
+        assert_eq!(refused.reason(), Reason::Throttled);
+        assert_eq!(refused.retry_after(), Some(Duration::from_millis(600)));
+        pass(Duration::from_millis(600)).await;
+        sim.find(&owner).await.expect("a new second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_is_to_serve_runs_once_it_does() {
+        let sim = provider(Settings {
+            serve: true,
+            ..Settings::default()
+        });
+        sim.create(&request("u-1")).await.expect("made");
+        pass(Duration::from_secs(60)).await;
+        let state = || sim.world().find(&owner("u-1")).map(|seen| seen.state);
+        assert_eq!(state(), Some(InstanceState::Provisioning));
+        let services = sim.world().services();
+        let [service] = services.as_slice() else {
+            panic!("one machine, one service: {services:?}")
+        };
+        sim.world().listening(service.number);
+        assert_eq!(state(), Some(InstanceState::Running));
+        let shown = sim.world().find(&owner("u-1")).expect("there");
+        assert_eq!(shown.ip(), Some(&*service.address.to_string()));
+        sim.world().stop(&owner("u-1").instance_name());
+        assert_eq!(
+            sim.world().services(),
+            [],
+            "a stopped machine serves nothing"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_vanished_while_it_went_takes_no_later_one_with_it() {
+        let sim = provider(Settings::default());
+        let owner = owner("u-1");
+        let made = sim.create(&request("u-1")).await.expect("made");
+        let first = made.instance();
+        sim.delete(&first.id, &owner, &first.incarnation)
+            .await
+            .expect("accepted");
+        assert!(sim.world().vanish(&owner.instance_name()));
+        sim.create(&request("u-1")).await.expect("the name is free");
+        pass(Duration::from_secs(3600)).await;
+        assert!(
+            sim.world().find(&owner).is_some(),
+            "nobody deleted this one"
+        );
     }
 
     #[tokio::test(start_paused = true)]

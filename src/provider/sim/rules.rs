@@ -1,5 +1,6 @@
 //! Rules by which calls fail or take their time.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ pub enum Op {
 }
 
 impl Op {
+    /// All of them.
+    pub const ALL: [Op; 5] = [Op::Create, Op::Get, Op::Delete, Op::Find, Op::List];
+
     /// The name of the call.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -58,14 +62,38 @@ pub struct Rule {
     pub error: Option<Reason>,
     /// How many calls are met; all of them if absent.
     pub times: Option<u32>,
+    /// Only each so-manieth of the calls that fit is met; each one if absent.
+    pub every: Option<NonZeroU32>,
+    /// Calls that fitted and were not met since the last one that was.
+    pub passed: u32,
     /// How long the answer takes.
     pub delay: Duration,
     /// Whether a call that fails has had its effect.
     pub when: When,
+    /// How long the error asks to wait before the next try.
+    pub retry_after: Option<Duration>,
 }
 
 impl Rule {
-    pub(super) fn meets(&self, op: Op, owner: Option<&Owner>) -> bool {
+    /// Whether the rule meets a call, as it was before that; it is used up a little by it.
+    pub(super) fn take(&mut self, op: Op, owner: Option<&Owner>) -> Option<Self> {
+        if !self.fits(op, owner) {
+            return None;
+        }
+        if self
+            .every
+            .is_some_and(|every| self.passed + 1 < every.get())
+        {
+            self.passed += 1;
+            return None;
+        }
+        self.passed = 0;
+        let met = self.clone();
+        self.times = self.times.map(|times| times.saturating_sub(1));
+        Some(met)
+    }
+
+    fn fits(&self, op: Op, owner: Option<&Owner>) -> bool {
         let is_op = self.op.is_none_or(|wanted| wanted == op);
         let is_proxy = self.matching.as_deref().is_none_or(|part| {
             owner.is_some_and(|owner| format!("{}/{}", owner.namespace, owner.proxy).contains(part))
@@ -76,9 +104,11 @@ impl Rule {
     /// The error that the call ends with.
     pub(super) fn error(&self, op: Op) -> Option<Error> {
         let reason = self.error?;
-        Some(Error::new(
-            reason,
-            format!("simulated: {} fails with {reason:?}", op.as_str()),
-        ))
+        let text = format!("simulated: {} fails with {reason:?}", op.as_str());
+        let error = Error::new(reason, text);
+        Some(match self.retry_after {
+            Some(wait) => error.with_retry_after(wait),
+            None => error,
+        })
     }
 }

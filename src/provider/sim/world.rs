@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,10 +14,10 @@ use rand::{Rng as _, SeedableRng as _};
 use tokio::time::Instant;
 
 use super::rules::{Op, Rule};
-use crate::api::SpecHash;
+use crate::api::{Protocol, SpecHash};
 use crate::provider::{
-    CreateRequest, Creation, Error, Hint, Incarnation, Instance, InstanceState, Listed, MANAGED_BY,
-    Owner, Page, ProviderId, Reason, name_from_uid,
+    CreateRequest, Creation, Credentials, Error, Hint, Incarnation, Instance, InstanceState,
+    Listed, MANAGED_BY, Owner, Page, ProviderId, Reason, name_from_uid,
 };
 
 /// Machines of one page of a listing.
@@ -34,6 +36,17 @@ pub struct Settings {
     pub write_ahead: bool,
     /// Most machines at a time; more are refused for quota. Default without limit.
     pub quota: Option<usize>,
+    /// Most calls in a second; more are throttled. Default without limit.
+    pub calls_per_second: Option<NonZeroU32>,
+    /// Zones that do not answer: listings name them as unreachable, and calls about a machine in
+    /// them fail. Default none.
+    pub unreachable: BTreeSet<String>,
+    /// The address before that of the first machine; each machine takes the next one. Default
+    /// 127.64.0.0, of which four million are on loopback.
+    pub network: Ipv4Addr,
+    /// Machines of protocol http and socks5 run only once [`World::listening`] said that they
+    /// serve. Default no: machines serve nothing.
+    pub serve: bool,
     /// Decides the times out of the ranges.
     pub seed: u64,
 }
@@ -47,27 +60,63 @@ impl Default for Settings {
             hidden_for: Duration::ZERO,
             write_ahead: false,
             quota: None,
+            calls_per_second: None,
+            unreachable: BTreeSet::new(),
+            network: Ipv4Addr::new(127, 64, 0, 0),
+            serve: false,
             seed: 0,
         }
     }
 }
 
-/// All machines of a simulated cloud; clones show the same ones.
+/// What a machine serves, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Number of the machine, never used twice.
+    pub number: u64,
+    /// Its loopback address.
+    pub address: Ipv4Addr,
+    /// Port of the proxy.
+    pub port: u16,
+    /// What clients of the proxy speak.
+    pub protocol: Protocol,
+    /// What clients must send, if anything.
+    pub credentials: Option<Credentials>,
+}
+
+/// All machines of a simulated cloud; clones show the same ones, and two are equal if they do.
 #[derive(Clone, Debug)]
 pub struct World {
-    settings: Arc<Settings>,
     state: Arc<Mutex<State>>,
 }
 
+impl PartialEq for World {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+}
+
+impl Eq for World {}
+
 #[derive(Debug)]
 struct State {
+    settings: Settings,
     began: Instant,
     began_at: Timestamp,
     machines: BTreeMap<String, Machine>,
+    /// Machines that go, by the time when they are gone; one that vanished before stays in it.
+    going: BTreeSet<(Instant, String)>,
     rules: Vec<Rule>,
-    /// Zones that do not answer.
-    cut_off: BTreeSet<String>,
+    calls: [u64; Op::ALL.len()],
+    second: Second,
     made: u64,
+}
+
+/// Calls of the second that began last.
+#[derive(Debug)]
+struct Second {
+    began: Instant,
+    calls: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +131,8 @@ struct Machine {
     boots: Instant,
     halted: Option<InstanceState>,
     gone: Option<Instant>,
+    /// What it is to serve, and whether it does.
+    service: Option<(Service, bool)>,
 }
 
 impl World {
@@ -94,14 +145,17 @@ impl World {
     /// An empty world whose wall clock begins with that time.
     #[must_use]
     pub fn beginning_at(settings: Settings, began_at: Timestamp) -> Self {
+        let began = Instant::now();
         Self {
-            settings: Arc::new(settings),
             state: Arc::new(Mutex::new(State {
-                began: Instant::now(),
+                settings,
+                began,
                 began_at,
                 machines: BTreeMap::new(),
+                going: BTreeSet::new(),
                 rules: Vec::new(),
-                cut_off: BTreeSet::new(),
+                calls: [0; Op::ALL.len()],
+                second: Second { began, calls: 0 },
                 made: 0,
             })),
         }
@@ -109,18 +163,20 @@ impl World {
 
     /// How this world behaves.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    pub fn settings(&self) -> Settings {
+        self.state().settings.clone()
+    }
+
+    /// Lets it behave otherwise from now on; what was decided of a machine stays.
+    pub fn change_settings(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.state().settings);
     }
 
     /// The state, with all that time did to it.
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is one insert or remove: a panic in between leaves nothing half done.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        state
-            .machines
-            .retain(|_, machine| machine.gone.is_none_or(|gone| now < gone));
+        state.pass_time(Instant::now());
         state
     }
 
@@ -134,18 +190,58 @@ impl World {
         self.state().rules.clear();
     }
 
-    /// The rule that meets a call, which is used up by that.
-    pub(super) fn fault(&self, op: Op, owner: Option<&Owner>) -> Option<Rule> {
+    /// The rules, oldest first, with what is left of their times.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Rule> {
+        self.state().rules.clone()
+    }
+
+    /// Number of calls so far, those that failed included.
+    #[must_use]
+    pub fn calls(&self, op: Op) -> u64 {
+        self.state().calls[op as usize]
+    }
+
+    /// Counts a call, and answers with the rule that meets it, which is used up by that.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::Throttled`] if there were too many calls in this second.
+    pub(super) fn fault(&self, op: Op, owner: Option<&Owner>) -> Result<Option<Rule>, Error> {
         let mut state = self.state();
-        let at = state.rules.iter().position(|rule| rule.meets(op, owner))?;
-        let rule = state.rules[at].clone();
-        if let Some(times) = &mut state.rules[at].times {
-            *times -= 1;
-            if *times == 0 {
-                state.rules.remove(at);
+        state.calls[op as usize] += 1;
+        state.throttle(Instant::now())?;
+        let mut found = state.rules.iter_mut().enumerate();
+        let Some((at, rule)) = found.find_map(|(at, rule)| Some((at, rule.take(op, owner)?)))
+        else {
+            return Ok(None);
+        };
+        if state.rules[at].times == Some(0) {
+            state.rules.remove(at);
+        }
+        Ok(Some(rule))
+    }
+
+    /// What the machines that have not halted are to serve; empty without [`Settings::serve`].
+    #[must_use]
+    pub fn services(&self) -> Vec<Service> {
+        let state = self.state();
+        let machines = state.machines.values();
+        let alive = machines.filter(|machine| machine.halted.is_none());
+        alive
+            .filter_map(|machine| Some(machine.service.as_ref()?.0.clone()))
+            .collect()
+    }
+
+    /// Says that the machine of that number serves now.
+    pub fn listening(&self, number: u64) {
+        let mut state = self.state();
+        let machines = state.machines.values_mut();
+        for machine in machines.filter(|machine| machine.number == number) {
+            if let Some((_, listens)) = &mut machine.service {
+                *listens = true;
             }
         }
-        Some(rule)
     }
 
     /// Number of machines, strangers' included.
@@ -172,25 +268,22 @@ impl World {
 
     /// Stops the machine of that name; `false` if there is none.
     pub fn stop(&self, name: &str) -> bool {
-        self.change(name, |machine, _| {
-            machine.halted = Some(InstanceState::Stopped)
-        })
+        let mut state = self.state();
+        let machine = state.machines.get_mut(name);
+        machine
+            .map(|machine| machine.halted = Some(InstanceState::Stopped))
+            .is_some()
     }
 
     /// Takes the machine of that name away as a cloud takes spot machines; `false` if there is none.
     pub fn preempt(&self, name: &str) -> bool {
-        let settings = Arc::clone(&self.settings);
-        self.change(name, move |machine, now| {
-            machine.halted = Some(InstanceState::Terminated);
-            let gone = now
-                + within(
-                    &settings.deletion,
-                    settings.seed,
-                    machine.number,
-                    Purpose::Deletion,
-                );
-            machine.gone.get_or_insert(gone);
-        })
+        let mut state = self.state();
+        let Some(machine) = state.machines.get_mut(name) else {
+            return false;
+        };
+        machine.halted = Some(InstanceState::Terminated);
+        state.let_go(name);
+        true
     }
 
     /// Lets the machine of that name be gone from one moment to the next; `false` if there is none.
@@ -201,12 +294,13 @@ impl World {
     /// Lets a zone answer no more: listings name it as unreachable, and calls about a machine in it
     /// fail.
     pub fn cut_off(&self, zone: &str) {
-        self.state().cut_off.insert(zone.to_owned());
+        let mut state = self.state();
+        state.settings.unreachable.insert(zone.to_owned());
     }
 
     /// Lets all zones answer again.
     pub fn reconnect(&self) {
-        self.state().cut_off.clear();
+        self.state().settings.unreachable.clear();
     }
 
     /// Puts a machine under that name that belongs to nobody the operator knows.
@@ -224,18 +318,9 @@ impl World {
             boots: now,
             halted: None,
             gone: None,
+            service: None,
         };
         state.machines.insert(name.to_owned(), stranger);
-    }
-
-    fn change(&self, name: &str, change: impl FnOnce(&mut Machine, Instant)) -> bool {
-        match self.state().machines.get_mut(name) {
-            Some(machine) => {
-                change(machine, Instant::now());
-                true
-            }
-            None => false,
-        }
     }
 
     pub(super) fn create(&self, request: &CreateRequest) -> Result<Creation, Error> {
@@ -251,21 +336,26 @@ impl World {
                 return Err(Error::new(Reason::BeingDeleted, going)
                     .with_retry_after(Duration::from_secs(2)));
             }
-            return Ok(Creation::Adopted(self.show(&state, &name, machine)));
+            return Ok(Creation::Adopted(state.show(&name, machine)));
         }
         let used = state.machines.len();
-        if self.settings.quota.is_some_and(|quota| used >= quota) {
+        if state.settings.quota.is_some_and(|quota| used >= quota) {
             let used_up = format!("all {used} machines of the quota are in use");
             return Err(Error::new(Reason::Quota, used_up));
         }
         state.made += 1;
         let now = Instant::now();
-        let boot = within(
-            &self.settings.boot,
-            self.settings.seed,
-            state.made,
-            Purpose::Boot,
-        );
+        let settings = &state.settings;
+        let boot = within(&settings.boot, settings.seed, state.made, Purpose::Boot);
+        // Nobody here speaks TLS to its clients; such a machine runs and serves nothing.
+        let is_served = settings.serve && request.protocol != Protocol::Https;
+        let service = is_served.then(|| Service {
+            number: state.made,
+            address: address(settings.network, state.made),
+            port: request.port,
+            protocol: request.protocol,
+            credentials: request.credentials.clone(),
+        });
         let machine = Machine {
             owner: Some(request.owner.clone()),
             number: state.made,
@@ -276,8 +366,9 @@ impl World {
             boots: now + boot,
             halted: None,
             gone: None,
+            service: service.map(|service| (service, false)),
         };
-        let shown = self.show(&state, &name, &machine);
+        let shown = state.show(&name, &machine);
         state.machines.insert(name, machine);
         Ok(Creation::Created(shown))
     }
@@ -316,38 +407,20 @@ impl World {
     fn read(&self, name: &str, owner: &Owner, operation: Option<&str>) -> Option<Instance> {
         let state = self.state();
         let machine = state.machines.get(name)?;
-        let shows = !self.is_hidden(machine) || operation == Some(&*machine.operation());
-        (shows && machine.is_of(owner)).then(|| self.show(&state, name, machine))
-    }
-
-    fn is_hidden(&self, machine: &Machine) -> bool {
-        machine.made.elapsed() < self.settings.hidden_for
-    }
-
-    fn show(&self, state: &State, name: &str, machine: &Machine) -> Instance {
-        Instance {
-            operation: self
-                .is_hidden(machine)
-                .then(|| Arc::from(machine.operation())),
-            ..state.show(name, machine)
-        }
+        let shows = !state.is_hidden(machine) || operation == Some(&*machine.operation());
+        (shows && machine.is_of(owner)).then(|| state.show(name, machine))
     }
 
     pub(super) fn delete(&self, id: &ProviderId, owner: &Owner, incarnation: &Incarnation) {
-        let settings = Arc::clone(&self.settings);
         let Some(name) = name_of(id) else { return };
-        self.change(name, move |machine, now| {
-            if machine.is_of(owner) && machine.incarnation() == *incarnation {
-                let gone = now
-                    + within(
-                        &settings.deletion,
-                        settings.seed,
-                        machine.number,
-                        Purpose::Deletion,
-                    );
-                machine.gone.get_or_insert(gone);
-            }
-        });
+        let mut state = self.state();
+        let found = state
+            .machines
+            .get(name)
+            .is_some_and(|machine| machine.is_of(owner) && machine.incarnation() == *incarnation);
+        if found {
+            state.let_go(name);
+        }
     }
 
     pub(super) fn list(&self, cluster_id: &str, page: Option<&str>) -> Page {
@@ -357,7 +430,7 @@ impl World {
             let owner = machine.owner.as_ref()?;
             let shows = name.as_str() > after
                 && *owner.cluster_id == *cluster_id
-                && !self.is_hidden(machine)
+                && !state.is_hidden(machine)
                 && !state.is_cut_off(machine);
             shows.then(|| Listed {
                 owner: owner.clone(),
@@ -372,7 +445,7 @@ impl World {
         Page {
             instances,
             next,
-            unreachable: state.cut_off.iter().cloned().collect(),
+            unreachable: state.settings.unreachable.iter().cloned().collect(),
         }
     }
 }
@@ -397,16 +470,75 @@ impl Machine {
 impl State {
     fn is_cut_off(&self, machine: &Machine) -> bool {
         let zone = machine.zone.as_deref();
-        zone.is_some_and(|zone| self.cut_off.contains(zone))
+        zone.is_some_and(|zone| self.settings.unreachable.contains(zone))
+    }
+
+    /// Takes away the machines whose deletion has come to its end.
+    fn pass_time(&mut self, now: Instant) {
+        while let Some((gone, _)) = self.going.first()
+            && *gone <= now
+        {
+            let Some((gone, name)) = self.going.pop_first() else {
+                return;
+            };
+            // One of that name that was made since, after it vanished, is another machine.
+            if self.machines.get(&name).and_then(|machine| machine.gone) == Some(gone) {
+                self.machines.remove(&name);
+            }
+        }
+    }
+
+    /// Begins the deletion of the machine of that name, unless it goes already.
+    fn let_go(&mut self, name: &str) {
+        let Some(machine) = self.machines.get_mut(name) else {
+            return;
+        };
+        if machine.gone.is_some() {
+            return;
+        }
+        let Settings { deletion, seed, .. } = &self.settings;
+        let gone = Instant::now() + within(deletion, *seed, machine.number, Purpose::Deletion);
+        machine.gone = Some(gone);
+        self.going.insert((gone, name.to_owned()));
+    }
+
+    /// Counts a call of this second.
+    fn throttle(&mut self, now: Instant) -> Result<(), Error> {
+        let Some(limit) = self.settings.calls_per_second else {
+            return Ok(());
+        };
+        let length = Duration::from_secs(1);
+        if now.duration_since(self.second.began) >= length {
+            self.second = Second {
+                began: now,
+                calls: 0,
+            };
+        }
+        if self.second.calls >= limit.get() {
+            let left = length.saturating_sub(now.duration_since(self.second.began));
+            let text = format!("simulated: more than {limit} calls in a second");
+            return Err(Error::new(Reason::Throttled, text)
+                .with_code(429)
+                .with_retry_after(left));
+        }
+        self.second.calls += 1;
+        Ok(())
+    }
+
+    fn is_hidden(&self, machine: &Machine) -> bool {
+        machine.made.elapsed() < self.settings.hidden_for
     }
 
     fn show(&self, name: &str, machine: &Machine) -> Instance {
         let now = Instant::now();
-        let state = machine.halted.unwrap_or(if now < machine.boots {
-            InstanceState::Provisioning
-        } else {
-            InstanceState::Running
-        });
+        let listens = machine.service.as_ref().is_none_or(|(_, listens)| *listens);
+        let state = machine
+            .halted
+            .unwrap_or(if now < machine.boots || !listens {
+                InstanceState::Provisioning
+            } else {
+                InstanceState::Running
+            });
         let is_up = state == InstanceState::Running;
         let age = SignedDuration::try_from(machine.made.duration_since(self.began));
         Instance {
@@ -415,13 +547,18 @@ impl State {
             state,
             deleting: machine.gone.is_some(),
             ready: is_up,
-            ips: is_up.then(|| address(machine.number)).into_iter().collect(),
+            ips: is_up
+                .then(|| address(self.settings.network, machine.number).to_string())
+                .into_iter()
+                .collect(),
             zone: machine.zone.clone(),
             created: age.ok().and_then(|age| self.began_at.checked_add(age).ok()),
             tags: machine.tags.clone(),
             spec_hash: machine.hash.clone(),
             message: Cow::Borrowed(""),
-            operation: None,
+            operation: self
+                .is_hidden(machine)
+                .then(|| Arc::from(machine.operation())),
         }
     }
 }
@@ -444,10 +581,10 @@ fn name_of(id: &ProviderId) -> Option<&str> {
     name.starts_with(&name_from_uid("")).then_some(name)
 }
 
-/// A loopback address of its own for each of the first four million machines.
-fn address(number: u64) -> String {
+/// An address of its own for each of the first four million machines.
+fn address(network: Ipv4Addr, number: u64) -> Ipv4Addr {
     let [.., a, b, c] = number.to_be_bytes();
-    format!("127.{}.{b}.{c}", 64 + (a & 63))
+    Ipv4Addr::from(u32::from(network) + u32::from_be_bytes([0, a & 63, b, c]))
 }
 
 /// What a time out of a range is for.
@@ -455,6 +592,11 @@ fn address(number: u64) -> String {
 enum Purpose {
     Boot,
     Deletion,
+}
+
+/// From half of it to all of it, as files and requests give times.
+pub(crate) fn up_to(longest: Duration) -> Range<Duration> {
+    longest / 2..longest
 }
 
 /// A time within the range that follows from seed, machine and purpose alone.
