@@ -6,6 +6,8 @@ mod common;
 mod dev;
 #[cfg(feature = "gce")]
 mod gce;
+#[cfg(feature = "gce")]
+mod gce_orphans;
 mod kubectl;
 mod policy;
 mod random_kills;
@@ -16,7 +18,7 @@ mod start;
 mod embedded {
     use crate::common::world::World;
 
-    async fn world() -> Option<World> {
+    pub(crate) async fn world() -> Option<World> {
         Some(World::embedded().await)
     }
 
@@ -27,7 +29,7 @@ mod embedded {
 mod conformance {
     use crate::common::world::World;
 
-    async fn world() -> Option<World> {
+    pub(crate) async fn world() -> Option<World> {
         let world = World::real().await;
         if world.is_none() {
             crate::common::skipped(&format!(
