@@ -170,7 +170,7 @@ fn last_segment(url: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn vm(status: &str, interface: serde_json::Value) -> model::Instance {
+    fn vm(status: &str, interface: &serde_json::Value) -> model::Instance {
         serde_json::from_value(serde_json::json!({
             "id": "4000000000000000001", "name": "px-u-1", "status": status,
             "zone": "https://www.googleapis.com/compute/v1/projects/my-project-1/zones/europe-west1-b",
@@ -210,7 +210,7 @@ mod tests {
             ("DEPROVISIONING", Terminated, true),
             ("MIGRATING", Running, false),
         ] {
-            let seen = read(&vm(status, public()));
+            let seen = read(&vm(status, &public()));
             assert_eq!((seen.state, seen.deleting), (want, deleting), "{status}");
             assert_eq!(
                 seen.message.is_empty(),
@@ -235,7 +235,7 @@ mod tests {
             ),
             (serde_json::json!({}), &[]),
         ] {
-            let seen = read(&vm("RUNNING", interface));
+            let seen = read(&vm("RUNNING", &interface));
             assert_eq!(seen.ips, ips);
             assert_eq!(
                 seen.state == InstanceState::Running,
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn p23_a_vm_is_read_with_its_id_its_life_and_its_hash() {
-        let seen = read(&vm("RUNNING", public()));
+        let seen = read(&vm("RUNNING", &public()));
         assert_eq!(seen.id.as_str(), "gce://my-project-1/europe-west1-b/px-u-1");
         assert_eq!(seen.incarnation.as_str(), "4000000000000000001");
         assert_eq!(seen.zone.as_deref(), Some("europe-west1-b"));
@@ -263,7 +263,7 @@ mod tests {
             cluster_id: Arc::from("c"),
             ..crate::provider::conformance::owner("u-1")
         };
-        let whole = vm("RUNNING", public());
+        let whole = vm("RUNNING", &public());
         assert!(is_owned_by(&whole, &owner));
         let read = owner_of(&whole).expect("labelled");
         assert_eq!(
@@ -285,7 +285,7 @@ mod tests {
             ..Hint::default()
         };
         let operation = |status: &str, hint: &Hint| {
-            instance("p", &vm(status, public()), hint)
+            instance("p", &vm(status, &public()), hint)
                 .expect("a VM")
                 .operation
         };
