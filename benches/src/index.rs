@@ -190,8 +190,27 @@ impl Lookups {
         time("by_index_100_of_n_ns", 100_000, &|k| {
             found("node", &nodes[k])
         })?;
+        // The same without holding on to what is found: the objects themselves are not touched.
+        time("borrow_by_key_ns", 2_000_000, &|k| {
+            lister.read(|now| usize::from(black_box(now.get(&keys[k])).is_some()))
+        })?;
+        let borrowed = |index, value: &str| {
+            lister.read(|now| {
+                now.by_index(index, value)
+                    .map_or(0, |all| all.map(|pod| black_box(Arc::as_ptr(pod))).count())
+            })
+        };
+        time("borrow_by_index_1_of_n_ns", 1_000_000, &|k| {
+            borrowed("ip", &ips[k])
+        })?;
+        time("borrow_by_index_100_of_n_ns", 100_000, &|k| {
+            borrowed("node", &nodes[k])
+        })?;
         time("list_all_ns", 50, &|_| black_box(lister.list()).len())?;
-        // What needs no list of its own: all objects, borrowed from a snapshot.
+        time("borrow_all_ns", 50, &|_| {
+            lister.read(|now| now.iter().map(|pod| black_box(Arc::as_ptr(pod))).count())
+        })?;
+        // The same with a look into each object.
         time("walk_all_ns", 50, &|_| {
             let snapshot = lister.snapshot();
             snapshot

@@ -1,16 +1,23 @@
 //! Keys of objects in a cache.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use kube_core::ObjectMeta;
 use kube_core::Resource;
 
+/// Bytes of text that stand in a key itself; longer ones are shared.
+const INLINE: usize = 45;
+
 /// The name of an object inside its kind: `namespace/name`, or `name`.
 ///
-/// Both parts are reference counted, so a clone copies no text. Keys order by namespace, then by
-/// name; keys without a namespace come first. Mirrors client-go's `cache.ObjectName`.
+/// Up to 45 bytes of namespace and name together stand in the key itself, so that making, copying
+/// and comparing it goes to no other place in memory; a longer text is reference counted. Keys
+/// order by namespace, then by name; keys without a namespace come first. Mirrors client-go's
+/// `cache.ObjectName`.
 ///
 /// ```
 /// use informer::ObjectKey;
@@ -21,27 +28,35 @@ use kube_core::Resource;
 /// assert!("a/b/c".parse::<ObjectKey>().is_err());
 /// # Ok::<(), informer::ParseKeyError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
-    namespace: Option<Arc<str>>,
-    name: Arc<str>,
+#[derive(Clone, PartialEq, Eq)]
+pub struct ObjectKey(Text);
+
+/// Namespace and name without anything between them; `split` is where the name begins.
+///
+/// A text has one form only, by its length, and the bytes behind an inline one are zero: so equal
+/// keys are equal field by field.
+#[derive(Clone, PartialEq, Eq)]
+enum Text {
+    Inline {
+        len: u8,
+        split: u8,
+        bytes: [u8; INLINE],
+    },
+    Shared {
+        split: usize,
+        text: Arc<str>,
+    },
 }
 
 impl ObjectKey {
-    /// Key of an object in a namespace.
-    pub fn namespaced(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
-        Self {
-            namespace: Some(namespace.into()),
-            name: name.into(),
-        }
+    /// Key of an object in a namespace; an empty namespace counts as none.
+    pub fn namespaced(namespace: impl AsRef<str>, name: impl AsRef<str>) -> Self {
+        Self::from_parts(Some(namespace.as_ref()), name.as_ref())
     }
 
     /// Key of an object of cluster scope.
-    pub fn cluster(name: impl Into<Arc<str>>) -> Self {
-        Self {
-            namespace: None,
-            name: name.into(),
-        }
+    pub fn cluster(name: impl AsRef<str>) -> Self {
+        Self::from_parts(None, name.as_ref())
     }
 
     /// Key of `object`, or `None` while it has no name (`generateName` before creation).
@@ -70,39 +85,85 @@ impl ObjectKey {
 
     /// Key from borrowed parts; an empty namespace counts as none.
     pub fn from_parts(namespace: Option<&str>, name: &str) -> Self {
-        Self {
-            namespace: namespace.filter(|ns| !ns.is_empty()).map(Arc::from),
-            name: Arc::from(name),
-        }
+        let namespace = namespace.unwrap_or_default();
+        let split = namespace.len();
+        let whole = split + name.len();
+        let (Some(mut bytes), Ok(len), Ok(short_split)) = (
+            (whole <= INLINE).then_some([0; INLINE]),
+            u8::try_from(whole),
+            u8::try_from(split),
+        ) else {
+            let text = [namespace, name].concat().into();
+            return Self(Text::Shared { split, text });
+        };
+        bytes[..split].copy_from_slice(namespace.as_bytes());
+        bytes[split..whole].copy_from_slice(name.as_bytes());
+        Self(Text::Inline {
+            len,
+            split: short_split,
+            bytes,
+        })
     }
 
     /// The namespace; `None` for an object of cluster scope.
     pub fn namespace(&self) -> Option<&str> {
-        self.namespace.as_deref()
+        let (namespace, _) = self.parts();
+        (!namespace.is_empty()).then(|| text(namespace))
     }
 
     /// The name inside the namespace or the cluster.
     pub fn name(&self) -> &str {
-        &self.name
+        text(self.parts().1)
     }
 
-    pub(crate) fn shared_namespace(&self) -> Option<&Arc<str>> {
-        self.namespace.as_ref()
+    fn parts(&self) -> (&[u8], &[u8]) {
+        match &self.0 {
+            Text::Inline { len, split, bytes } => {
+                bytes[..usize::from(*len)].split_at(usize::from(*split))
+            }
+            Text::Shared { split, text } => text.as_bytes().split_at(*split),
+        }
     }
+}
 
-    /// The same key with `namespace`'s allocation in place of its own.
-    pub(crate) fn with_shared_namespace(mut self, namespace: Arc<str>) -> Self {
-        debug_assert_eq!(self.namespace.as_deref(), Some(&*namespace));
-        self.namespace = Some(namespace);
-        self
+/// A part of a key, which was a text when the key was made.
+fn text(part: &[u8]) -> &str {
+    std::str::from_utf8(part).expect("keys are made of whole texts")
+}
+
+impl PartialOrd for ObjectKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Texts order as their bytes do, and the empty namespace of the cluster before all others.
+        self.parts().cmp(&other.parts())
+    }
+}
+
+impl Hash for ObjectKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.0 {
+            Text::Inline { len, split, bytes } => {
+                state.write(&bytes[..usize::from(*len)]);
+                state.write_usize(usize::from(*split));
+            }
+            Text::Shared { split, text } => {
+                state.write(text.as_bytes());
+                state.write_usize(*split);
+            }
+        }
     }
 }
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "{namespace}/{}", self.name),
-            None => f.write_str(&self.name),
+        match self.namespace() {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name()),
+            None => f.write_str(self.name()),
         }
     }
 }
@@ -142,7 +203,46 @@ impl FromStr for ObjectKey {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::BuildHasher as _;
+
+    use foldhash::fast::FixedState;
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Parts of all lengths around the one up to which a key holds its text.
+    fn parts() -> impl Strategy<Value = (Option<String>, String)> {
+        (prop::option::of("[a-é]{1,60}"), "[a-é]{0,60}")
+    }
+
+    proptest! {
+        #[test]
+        fn keys_compare_and_hash_as_their_parts_do(left in parts(), right in parts()) {
+            let key = |(namespace, name): &(Option<String>, String)| {
+                ObjectKey::from_parts(namespace.as_deref(), name)
+            };
+            let (one, other) = (key(&left), key(&right));
+            prop_assert_eq!(one.namespace(), left.0.as_deref());
+            prop_assert_eq!(one.name(), &left.1);
+            prop_assert_eq!(one.cmp(&other), left.cmp(&right));
+            prop_assert_eq!(one == other, left == right);
+            let hasher = FixedState::default();
+            prop_assert_eq!(hasher.hash_one(&one), hasher.hash_one(key(&left)));
+        }
+    }
+
+    #[test]
+    fn where_the_namespace_ends_makes_a_difference() {
+        for pad in ["", "0123456789012345678901234567890123456789012345"] {
+            let split = |at: usize| {
+                let text = format!("{pad}abc");
+                ObjectKey::from_parts(Some(&text[..at]), &text[at..])
+            };
+            assert_ne!(split(1), split(2));
+            let hasher = FixedState::default();
+            assert_ne!(hasher.hash_one(split(1)), hasher.hash_one(split(2)));
+        }
+    }
 
     #[test]
     fn parse_takes_one_slash_at_most_and_no_empty_part() {

@@ -23,7 +23,7 @@ pub use self::error::{BoxError, Cause, Error};
 pub use self::event::{AsyncHandler, Event, Filtered, Handler, Origin};
 pub use self::factory::{Factory, FactoryOptions, MetadataTransform, OnMissingInformer};
 pub use self::key::{ObjectKey, ParseKeyError};
-pub use self::lister::{Lister, NotFound, Snapshot};
+pub use self::lister::{Lister, NotFound, Snapshot, View};
 pub use self::meta::MetadataOnly;
 pub use self::mutation::{MutationCache, MutationCacheOptions};
 pub use self::namespaces::{NamespaceLister, NamespaceRegistration, Namespaces, Part};

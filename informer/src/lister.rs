@@ -63,6 +63,22 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
         Snapshot(self.store.version())
     }
 
+    /// Looks at the state of this moment without holding on to it: what `look` borrows costs no
+    /// reference count, which for an object that was not touched lately is most of a look-up.
+    ///
+    /// Wait-free for the reader, and no writer waits for `look`.
+    ///
+    /// ```
+    /// # use informer::{Lister, ObjectKey};
+    /// # use k8s_openapi::api::core::v1::Pod;
+    /// fn node_of(pods: &Lister<Pod>, key: &ObjectKey) -> Option<String> {
+    ///     pods.read(|now| now.get(key)?.spec.as_ref()?.node_name.clone())
+    /// }
+    /// ```
+    pub fn read<T>(&self, look: impl FnOnce(View<'_, K>) -> T) -> T {
+        self.store.look(|version| look(View(version)))
+    }
+
     /// The object of `key`.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.store
@@ -82,12 +98,13 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
 
     /// All objects.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.snapshot().list()
+        self.store.look(list)
     }
 
     /// The objects of one namespace.
     pub fn namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.snapshot().namespace(namespace)
+        self.by_index(NAMESPACE_INDEX, namespace)
+            .unwrap_or_default()
     }
 
     /// The objects whose labels match, in all namespaces or in one.
@@ -100,7 +117,8 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
     /// # Errors
     /// [`Error::UnknownIndex`].
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Arc<K>>, Error> {
-        self.snapshot().by_index(index, value)
+        let store = &self.store;
+        store.look(|version| by_index(version, index, value))
     }
 
     /// Keys of the objects for which the index gives `value`.
@@ -199,6 +217,11 @@ impl<K: Resource + Send + Sync + 'static> Snapshot<K> {
         self.0.get(key).map(|entry| Arc::clone(&entry.object))
     }
 
+    /// The same state, for reads that borrow from it.
+    pub fn view(&self) -> View<'_, K> {
+        View(&self.0)
+    }
+
     /// All objects, borrowed.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<K>> {
         self.0.iter().map(|entry| &entry.object)
@@ -211,9 +234,7 @@ impl<K: Resource + Send + Sync + 'static> Snapshot<K> {
 
     /// All objects.
     pub fn list(&self) -> Vec<Arc<K>> {
-        let mut objects = Vec::with_capacity(self.len());
-        share(self.0.iter(), &mut objects);
-        objects
+        list(&self.0)
     }
 
     /// All objects in the order of their keys.
@@ -257,9 +278,7 @@ impl<K: Resource + Send + Sync + 'static> Snapshot<K> {
     /// # Errors
     /// [`Error::UnknownIndex`].
     pub fn by_index(&self, index: &str, value: &str) -> Result<Vec<Arc<K>>, Error> {
-        let mut objects = Vec::with_capacity(self.0.count_by_index(index, value)?);
-        share(self.0.by_index(index, value)?, &mut objects);
-        Ok(objects)
+        by_index(&self.0, index, value)
     }
 
     /// Keys of the objects for which the index gives `value`.
@@ -301,25 +320,128 @@ impl<K: Resource + Send + Sync + 'static> Snapshot<K> {
     }
 }
 
-/// Entries that are looked at before the first of them is shared.
-const AHEAD: usize = 16;
+/// One state of a cache, borrowed: what it gives lives as long as the borrow.
+///
+/// A look-up by key goes to the cache's table and to the place of the object, and does not touch
+/// the object itself.
+pub struct View<'v, K>(&'v Version<K>);
 
-/// Adds the objects of `entries`.
+impl<K> Clone for View<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for View<'_, K> {}
+
+impl<K> fmt::Debug for View<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("View").field(self.0).finish()
+    }
+}
+
+impl<'v, K> View<'v, K> {
+    /// Number of objects.
+    pub fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no objects.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Version of the state; empty before the first list.
+    pub fn resource_version(self) -> &'v str {
+        self.0.resource_version()
+    }
+
+    /// The object of `key`.
+    pub fn get(self, key: &ObjectKey) -> Option<&'v Arc<K>> {
+        self.0.get(key).map(|entry| &entry.object)
+    }
+
+    /// All objects.
+    pub fn iter(self) -> impl Iterator<Item = &'v Arc<K>> {
+        self.0.iter().map(|entry| &entry.object)
+    }
+
+    /// All keys.
+    pub fn keys(self) -> impl Iterator<Item = &'v ObjectKey> {
+        self.0.iter().map(|entry| &entry.key)
+    }
+
+    /// The objects for which the index gives `value`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn by_index(
+        self,
+        index: &str,
+        value: &str,
+    ) -> Result<impl Iterator<Item = &'v Arc<K>> + use<'v, K>, Error> {
+        let members = self.0.members(index, value)?.into_iter();
+        let entries = members.flat_map(move |members| self.0.entries_of(members));
+        Ok(entries.map(|entry| &entry.object))
+    }
+
+    /// Keys of the objects for which the index gives `value`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn index_keys(
+        self,
+        index: &str,
+        value: &str,
+    ) -> Result<impl Iterator<Item = &'v ObjectKey> + use<'v, K>, Error> {
+        let members = self.0.members(index, value)?.into_iter();
+        let entries = members.flat_map(move |members| self.0.entries_of(members));
+        Ok(entries.map(|entry| &entry.key))
+    }
+
+    /// How many objects the index gives `value` for. Costs the same whatever their number.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`].
+    pub fn count_by_index(self, index: &str, value: &str) -> Result<usize, Error> {
+        self.0.count_by_index(index, value)
+    }
+}
+
+fn list<K>(version: &Version<K>) -> Vec<Arc<K>> {
+    share(version.iter(), version.len())
+}
+
+fn by_index<K>(version: &Version<K>, index: &str, value: &str) -> Result<Vec<Arc<K>>, Error> {
+    let members = version.members(index, value)?;
+    Ok(members.map_or_else(Vec::new, |members| {
+        share(version.entries_of(members), members.len())
+    }))
+}
+
+/// Objects that are looked at before the first of them is shared.
+const AHEAD: usize = 64;
+
+/// The objects of some entries, of which there are `len`.
 ///
 /// A reference count far away in memory takes its time, and the processor waits for one before it
 /// begins the next. Reading some of them first lets them all come nearer at once.
-fn share<'a, K: 'a>(
-    mut entries: impl Iterator<Item = &'a Arc<Entry<K>>>,
-    objects: &mut Vec<Arc<K>>,
-) {
-    let mut ahead = Vec::with_capacity(AHEAD);
-    loop {
-        ahead.extend(entries.by_ref().take(AHEAD).map(|entry| &entry.object));
-        if ahead.is_empty() {
-            return;
+fn share<'a, K: 'a>(mut entries: impl Iterator<Item = &'a Entry<K>>, len: usize) -> Vec<Arc<K>> {
+    let mut objects = Vec::with_capacity(len);
+    if len > 1 {
+        let mut ahead = Vec::with_capacity(len.min(AHEAD));
+        while objects.len() < len {
+            let next = entries.by_ref().take(AHEAD).map(|entry| &entry.object);
+            ahead.extend(next);
+            if ahead.is_empty() {
+                break;
+            }
+            let counts = ahead.iter().map(|object| Arc::strong_count(object));
+            std::hint::black_box(counts.fold(0, usize::wrapping_add));
+            objects.extend(ahead.drain(..).map(Arc::clone));
         }
-        let counts = ahead.iter().map(|object| Arc::strong_count(object));
-        std::hint::black_box(counts.fold(0, usize::wrapping_add));
-        objects.extend(ahead.drain(..).map(Arc::clone));
+    } else {
+        objects.extend(entries.map(|entry| Arc::clone(&entry.object)));
     }
+    objects
 }

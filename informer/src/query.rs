@@ -1,6 +1,7 @@
 //! Questions that several indexes answer together.
 
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 
 use kube_core::{Resource, Selector, SelectorExt as _};
@@ -168,7 +169,7 @@ impl<'q> Resolved<'q> {
     }
 
     /// Adds entries among which all answers are; some may come twice.
-    fn candidates<'v, K>(&self, version: &'v Version<K>, into: &mut Vec<&'v Arc<Entry<K>>>) {
+    fn candidates<'v, K>(&self, version: &'v Version<K>, into: &mut Vec<&'v Entry<K>>) {
         match self {
             Self::Index(index, _, value) => {
                 into.extend(version.by_index(index, value).into_iter().flatten());
@@ -194,12 +195,12 @@ fn candidates<'v, K: Resource>(
     query: &Query,
     resolved: &Resolved<'_>,
     version: &'v Version<K>,
-) -> Vec<&'v Arc<Entry<K>>> {
+) -> Vec<&'v Entry<K>> {
     let mut entries = Vec::with_capacity(resolved.cost(version));
     resolved.candidates(version, &mut entries);
     if matches!(query.0, Condition::Or(_) | Condition::And(_)) {
-        entries.sort_unstable_by_key(|entry| Arc::as_ptr(entry));
-        entries.dedup_by_key(|entry| Arc::as_ptr(entry));
+        entries.sort_unstable_by_key(|entry| ptr::from_ref(*entry));
+        entries.dedup_by_key(|entry| ptr::from_ref(*entry));
     }
     entries
 }
@@ -207,7 +208,7 @@ fn candidates<'v, K: Resource>(
 fn answers<'v, K: Resource>(
     query: &Query,
     version: &'v Version<K>,
-) -> Result<Vec<&'v Arc<Entry<K>>>, Error> {
+) -> Result<Vec<&'v Entry<K>>, Error> {
     let resolved = Resolved::new(&query.0, version)?;
     let mut entries = candidates(query, &resolved, version);
     entries.retain(|entry| resolved.matches(entry));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Hasher;
+use super::map::Map;
 use super::slab::Id;
 use super::trie::Trie;
 use crate::log_limit::{LOG_INTERVAL, LogLimit};
@@ -90,18 +91,45 @@ impl<K> Indexer<K> {
 #[derive(Clone, Debug)]
 pub(super) struct Index {
     pub(super) name: Arc<str>,
-    sets: Trie<Set>,
+    sets: Map<Set>,
 }
 
 #[derive(Clone, Debug)]
 struct Set {
     value: Arc<str>,
+    /// The bytes of a short value once more, where a look-up needs not go further for them.
+    short: [u8; SHORT],
     members: Members,
+}
+
+const SHORT: usize = 40;
+
+impl Set {
+    fn new(value: &Arc<str>, first: Id) -> Self {
+        let mut short = [0; SHORT];
+        if let Some(front) = short.get_mut(..value.len()) {
+            front.copy_from_slice(value.as_bytes());
+        }
+        Self {
+            value: Arc::clone(value),
+            short,
+            members: Members::One(first),
+        }
+    }
+
+    fn is(&self, value: &str) -> bool {
+        // The length stands beside the reference, only the text itself does not.
+        self.value.len() == value.len()
+            && match self.short.get(..value.len()) {
+                Some(short) => short == value.as_bytes(),
+                None => *self.value == *value,
+            }
+    }
 }
 
 /// The objects of one value, by number.
 #[derive(Clone, Debug)]
-enum Members {
+pub(crate) enum Members {
     One(Id),
     /// In the order of their numbers, up to [`FEW`].
     Few(Arc<[Id]>),
@@ -117,7 +145,7 @@ fn spread(id: Id) -> u64 {
 }
 
 impl Members {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
             Self::Few(ids) => ids.len(),
@@ -125,7 +153,7 @@ impl Members {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = Id> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Id> {
         let (few, many) = match self {
             Self::One(id) => (std::slice::from_ref(id), None),
             Self::Few(ids) => (&ids[..], None),
@@ -191,26 +219,17 @@ impl Index {
     pub(super) fn new(name: Arc<str>) -> Self {
         Self {
             name,
-            sets: Trie::default(),
+            sets: Map::default(),
         }
     }
 
-    fn set(&self, hasher: &Hasher, value: &str) -> Option<&Set> {
-        self.sets.find(hasher.value(value), |set| {
-            (*set.value == *value).then_some(set)
-        })
+    fn find(&self, hasher: &Hasher, value: &str) -> Option<(Id, &Set)> {
+        self.sets.find(hasher.value(value), |set| set.is(value))
     }
 
-    /// Numbers of the objects with `value`.
-    pub(super) fn ids(&self, hasher: &Hasher, value: &str) -> impl Iterator<Item = Id> {
-        self.set(hasher, value)
-            .into_iter()
-            .flat_map(|set| set.members.iter())
-    }
-
-    /// How many objects have `value`.
-    pub(super) fn count(&self, hasher: &Hasher, value: &str) -> usize {
-        self.set(hasher, value).map_or(0, |set| set.members.len())
+    /// The objects with `value`, if there are any.
+    pub(super) fn members(&self, hasher: &Hasher, value: &str) -> Option<&Members> {
+        self.find(hasher, value).map(|(_, set)| &set.members)
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &Arc<str>> {
@@ -219,32 +238,29 @@ impl Index {
 
     /// The stored allocation of `value`, so that equal texts are kept once.
     pub(super) fn interned(&self, hasher: &Hasher, value: &str) -> Option<&Arc<str>> {
-        self.set(hasher, value).map(|set| &set.value)
+        self.find(hasher, value).map(|(_, set)| &set.value)
     }
 
     pub(super) fn insert(&mut self, hasher: &Hasher, value: &Arc<str>, id: Id) {
-        let mut set = match self.set(hasher, value) {
-            Some(set) => set.clone(),
-            None => Set {
-                value: Arc::clone(value),
-                members: Members::One(id),
-            },
-        };
-        set.members.insert(id);
-        self.sets
-            .insert(hasher.value(value), set, |other| other.value == *value);
+        if let Some((at, set)) = self.find(hasher, value) {
+            let mut set = set.clone();
+            set.members.insert(id);
+            self.sets.replace(at, set);
+            return;
+        }
+        let hash_of = |set: &Set| hasher.value(&set.value);
+        self.sets.insert(Set::new(value, id), hash_of);
     }
 
-    pub(super) fn remove(&mut self, hasher: &Hasher, value: &Arc<str>, id: Id) {
-        let Some(mut set) = self.set(hasher, value).cloned() else {
+    pub(super) fn remove(&mut self, hasher: &Hasher, value: &str, id: Id) {
+        let Some((at, set)) = self.find(hasher, value) else {
             return;
         };
-        let hash = hasher.value(value);
-        let same = |other: &Set| other.value == *value;
+        let mut set = set.clone();
         if set.members.remove(id) {
-            self.sets.remove(hash, same);
+            self.sets.remove(at);
         } else {
-            self.sets.insert(hash, set, same);
+            self.sets.replace(at, set);
         }
     }
 }

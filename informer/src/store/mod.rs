@@ -3,10 +3,16 @@
 //! A write makes a new version that shares all but the changed nodes with the one before, and
 //! publishes it in one step. Whoever reads takes the current version without a lock and sees
 //! objects, indexes and resource version in agreement, for as long as it holds on to it.
+//!
+//! What changes often, the objects, stands in a tree of numbered places ([`slab`]). What leads to
+//! the numbers from keys and index values changes only as those come and go, and is one flat
+//! [`table`] for all versions.
 
 pub(crate) mod index;
+mod map;
 mod slab;
 mod sweep;
+mod table;
 mod trie;
 
 use std::fmt;
@@ -20,9 +26,9 @@ use kube_core::Resource;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use self::index::{Index, Indexer, NAMESPACE_INDEX, Position};
-use self::slab::{Id, Slab};
-use self::trie::Trie;
+use self::index::{Index, Indexer, Members, NAMESPACE_INDEX, Position};
+use self::map::Map;
+use self::slab::Id;
 use crate::version::{compare_versions, reached};
 use crate::{BoxError, Error, ObjectKey};
 
@@ -74,12 +80,8 @@ pub(crate) struct Applied<K> {
 pub(crate) struct Hasher(RandomState);
 
 impl Hasher {
-    fn parts(&self, namespace: Option<&str>, name: &str) -> u64 {
-        self.0.hash_one((namespace, name))
-    }
-
     fn key(&self, key: &ObjectKey) -> u64 {
-        self.parts(key.namespace(), key.name())
+        self.0.hash_one(key)
     }
 
     fn value(&self, value: &str) -> u64 {
@@ -87,13 +89,27 @@ impl Hasher {
     }
 }
 
+/// Values of an object, each with the place of its index.
+type Values = Arc<[(Position, Arc<str>)]>;
+
 /// A stored object with what the store knows of it.
 #[derive(Debug)]
 pub(crate) struct Entry<K> {
     pub(crate) key: ObjectKey,
     pub(crate) object: Arc<K>,
     /// Which values stand for it in which index, so that taking it out needs no user code.
-    values: Box<[(Position, Arc<str>)]>,
+    /// Changes of the object that leave them as they are share them.
+    values: Values,
+}
+
+impl<K> Clone for Entry<K> {
+    fn clone(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            object: Arc::clone(&self.object),
+            values: Arc::clone(&self.values),
+        }
+    }
 }
 
 impl<K> Entry<K> {
@@ -108,9 +124,8 @@ impl<K> Entry<K> {
 /// An unchanging state of the whole store.
 pub(crate) struct Version<K> {
     hasher: Hasher,
-    /// Entries by number, which stays the same through all changes of an object.
-    entries: Slab<Arc<Entry<K>>>,
-    ids: Trie<Id>,
+    /// Entries by key, and by number, which stays the same through all changes of an object.
+    entries: Map<Entry<K>>,
     indexes: Vec<Index>,
     /// What gives the values of `indexes`, at the same places.
     indexers: Arc<[Indexer<K>]>,
@@ -131,7 +146,6 @@ impl<K> Clone for Version<K> {
         Self {
             hasher: self.hasher.clone(),
             entries: self.entries.clone(),
-            ids: self.ids.clone(),
             indexes: self.indexes.clone(),
             indexers: Arc::clone(&self.indexers),
             resource_version: Arc::clone(&self.resource_version),
@@ -148,21 +162,17 @@ impl<K> Version<K> {
         &self.resource_version
     }
 
-    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Arc<Entry<K>>> {
-        self.find(key.namespace(), key.name())
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Entry<K>> {
+        self.find(key).map(|(_, entry)| entry)
     }
 
-    fn find(&self, namespace: Option<&str>, name: &str) -> Option<&Arc<Entry<K>>> {
-        let hash = self.hasher.parts(namespace, name);
-        self.ids.find(hash, |id| {
-            self.entries
-                .get(*id)
-                .filter(|entry| entry.key.name() == name && entry.key.namespace() == namespace)
-        })
+    fn find(&self, key: &ObjectKey) -> Option<(Id, &Entry<K>)> {
+        let is = |entry: &Entry<K>| entry.key == *key;
+        self.entries.find(self.hasher.key(key), is)
     }
 
     /// All entries, in the order in which their keys came.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Entry<K>>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry<K>> {
         self.entries.iter()
     }
 
@@ -186,17 +196,27 @@ impl<K> Version<K> {
             })
     }
 
+    /// The objects for which the index gives `value`, if there are any.
+    pub(crate) fn members(&self, index: &str, value: &str) -> Result<Option<&Members>, Error> {
+        Ok(self.index(index)?.members(&self.hasher, value))
+    }
+
+    /// The entries of `members` of this version.
+    pub(crate) fn entries_of(&self, members: &Members) -> impl Iterator<Item = &Entry<K>> {
+        members.iter().filter_map(|id| self.entries.get(id))
+    }
+
     pub(crate) fn by_index(
         &self,
         index: &str,
         value: &str,
-    ) -> Result<impl Iterator<Item = &Arc<Entry<K>>>, Error> {
-        let ids = self.index(index)?.ids(&self.hasher, value);
-        Ok(ids.filter_map(|id| self.entries.get(id)))
+    ) -> Result<impl Iterator<Item = &Entry<K>>, Error> {
+        let members = self.members(index, value)?.into_iter();
+        Ok(members.flat_map(|members| self.entries_of(members)))
     }
 
     pub(crate) fn count_by_index(&self, index: &str, value: &str) -> Result<usize, Error> {
-        Ok(self.index(index)?.count(&self.hasher, value))
+        Ok(self.members(index, value)?.map_or(0, Members::len))
     }
 
     pub(crate) fn index_values(
@@ -206,73 +226,43 @@ impl<K> Version<K> {
         Ok(self.index(index)?.values())
     }
 
-    /// Key of `object`, with namespace and, if it is stored, name in the store's allocations.
-    fn shared_key(&self, object: &K) -> Option<ObjectKey>
-    where
-        K: Resource,
-    {
-        let (namespace, name) = names(object)?;
-        if let Some(entry) = self.find(namespace, name) {
-            return Some(entry.key.clone());
-        }
-        let key = ObjectKey::from_parts(namespace, name);
-        let interned = namespace
-            .and_then(|ns| self.indexes.first()?.interned(&self.hasher, ns))
-            .map(Arc::clone);
-        Some(match interned {
-            Some(namespace) => key.with_shared_namespace(namespace),
-            None => key,
-        })
-    }
-
-    /// What is stored under the key of `object`.
-    fn stored(&self, object: &K) -> Option<&Arc<Entry<K>>>
-    where
-        K: Resource,
-    {
-        let (namespace, name) = names(object)?;
-        self.find(namespace, name)
-    }
-
-    fn id(&self, key: &ObjectKey) -> Option<Id> {
-        self.ids.find(self.hasher.key(key), |id| {
-            let entry = self.entries.get(*id)?;
-            (entry.key == *key).then_some(*id)
-        })
-    }
-
     /// Puts `new` in the place of what was stored under its key, in all indexes.
-    fn put(&mut self, new: &Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
-        self.put_at(self.id(&new.key), new)
+    fn put(&mut self, new: Entry<K>) -> Option<Entry<K>> {
+        let id = self.find(&new.key).map(|(id, _)| id);
+        self.put_at(id, new)
     }
 
     /// As [`Version::put`], where the key's number is known.
-    fn put_at(&mut self, id: Option<Id>, new: &Arc<Entry<K>>) -> Option<Arc<Entry<K>>> {
-        if let Some(id) = id {
-            let old = self.entries.replace(id, Arc::clone(new));
-            self.reindex(id, old.as_deref(), Some(new));
-            return old;
-        }
-        let hash = self.hasher.key(&new.key);
-        let id = self.entries.insert(Arc::clone(new));
-        self.ids.insert(hash, id, |other| *other == id);
-        self.reindex(id, None, Some(new));
-        None
+    fn put_at(&mut self, id: Option<Id>, new: Entry<K>) -> Option<Entry<K>> {
+        let values = Arc::clone(&new.values);
+        let (id, old) = match id {
+            Some(id) => (id, self.entries.replace(id, new)),
+            None => {
+                let hash_of = |entry: &Entry<K>| self.hasher.key(&entry.key);
+                (self.entries.insert(new, hash_of), None)
+            }
+        };
+        self.reindex(id, old.as_ref().map(|old| &old.values), Some(&values));
+        old
     }
 
-    fn take(&mut self, key: &ObjectKey) -> Option<Arc<Entry<K>>> {
-        let id = self.id(key)?;
-        self.ids.remove(self.hasher.key(key), |other| *other == id);
+    fn take(&mut self, key: &ObjectKey) -> Option<Entry<K>> {
+        let (id, _) = self.find(key)?;
         let old = self.entries.remove(id)?;
-        self.reindex(id, Some(&old), None);
+        self.reindex(id, Some(&old.values), None);
         Some(old)
     }
 
     /// Moves the index entries of one object; a value that stays costs no set operation.
-    fn reindex(&mut self, id: Id, old: Option<&Entry<K>>, new: Option<&Entry<K>>) {
+    fn reindex(&mut self, id: Id, old: Option<&Values>, new: Option<&Values>) {
+        if let (Some(old), Some(new)) = (old, new)
+            && Arc::ptr_eq(old, new)
+        {
+            return;
+        }
         let (before, after) = (
-            old.map_or(&[][..], |e| &e.values),
-            new.map_or(&[][..], |e| &e.values),
+            old.map_or(&[][..], |values| &**values),
+            new.map_or(&[][..], |values| &**values),
         );
         for (position, value) in before.iter().filter(|pair| !after.contains(pair)) {
             self.indexes[usize::from(*position)].remove(&self.hasher, value, id);
@@ -281,14 +271,6 @@ impl<K> Version<K> {
             self.indexes[usize::from(*position)].insert(&self.hasher, value, id);
         }
     }
-}
-
-/// Namespace, if there is one, and name.
-fn names<K: Resource>(object: &K) -> Option<(Option<&str>, &str)> {
-    let meta = object.meta();
-    let name = meta.name.as_deref().filter(|name| !name.is_empty())?;
-    let namespace = meta.namespace.as_deref();
-    Some((namespace.filter(|namespace| !namespace.is_empty()), name))
 }
 
 /// The store of one informer.
@@ -314,8 +296,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let nothing = Arc::<str>::from("");
         let version = Version {
             hasher: Hasher::default(),
-            entries: Slab::default(),
-            ids: Trie::default(),
+            entries: Map::default(),
             indexes: vec![Index::new(Arc::clone(&by_namespace.name))],
             indexers: Arc::new([by_namespace]),
             resource_version: Arc::clone(&nothing),
@@ -368,7 +349,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let position = Position::try_from(indexers.len()).map_err(|_| Error::TooManyIndexes)?;
         let indexer = Indexer::new(name, function);
         version.indexes.push(Index::new(Arc::clone(&indexer.name)));
-        let entries: Vec<_> = version.iter().map(Arc::clone).collect();
+        let entries: Vec<_> = version.iter().cloned().collect();
         for entry in entries {
             let added = indexer.values(&entry.key, &entry.object);
             if added.is_empty() {
@@ -376,11 +357,10 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             }
             let mut values = entry.values.to_vec();
             values.extend(added.into_iter().map(|value| (position, Arc::from(value))));
-            version.put(&Arc::new(Entry {
-                key: entry.key.clone(),
-                object: Arc::clone(&entry.object),
+            version.put(Entry {
                 values: values.into(),
-            }));
+                ..entry
+            });
         }
         let indexers = version.indexers.iter().cloned();
         version.indexers = indexers.chain([indexer]).collect();
@@ -416,7 +396,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                 }
                 Delta::Modified(object) => version.upsert(object, &mut applied.changes),
                 Delta::Deleted(object) => {
-                    let Some(key) = version.shared_key(&object) else {
+                    let Some(key) = ObjectKey::try_of(&object) else {
                         continue;
                     };
                     let stored = version.take(&key);
@@ -485,36 +465,42 @@ impl<K: Resource> Version<K> {
     }
 
     /// An entry of `object`; index values that stay as they were `before` need no look into the
-    /// indexes.
-    fn entry(&self, key: ObjectKey, object: Arc<K>, before: Option<&Entry<K>>) -> Arc<Entry<K>> {
-        let known = before.map_or(&[][..], |entry| &entry.values);
-        let mut values = Vec::with_capacity(self.indexers.len());
-        for ((position, indexer), index) in (0..).zip(&*self.indexers).zip(&self.indexes) {
-            for value in indexer.values(&key, &object) {
-                let same = |(at, of): &&(Position, Arc<str>)| *at == position && **of == *value;
-                let interned = match known.iter().find(same) {
-                    Some((_, interned)) => Some(interned),
-                    None => index.interned(&self.hasher, &value),
-                };
-                let value = match interned {
-                    Some(interned) => Arc::clone(interned),
-                    None if position == 0 => key
-                        .shared_namespace()
-                        .map_or_else(|| Arc::from(value), Arc::clone),
-                    None => Arc::from(value),
-                };
-                values.push((position, value));
-            }
+    /// indexes, and are shared if all of them stay.
+    fn entry(&self, key: ObjectKey, object: Arc<K>, before: Option<&Entry<K>>) -> Entry<K> {
+        let mut found = Vec::with_capacity(self.indexers.len());
+        for (position, indexer) in (0..).zip(&*self.indexers) {
+            let values = indexer.values(&key, &object).into_iter();
+            found.extend(values.map(|value| (position, value)));
         }
-        Arc::new(Entry {
+        let same = |(known, new): (&(Position, Arc<str>), &(Position, String))| {
+            known.0 == new.0 && *known.1 == *new.1
+        };
+        let known = before.map_or(&[][..], |entry| &*entry.values);
+        let values = match before {
+            Some(before) if known.len() == found.len() && known.iter().zip(&found).all(same) => {
+                Arc::clone(&before.values)
+            }
+            _ => {
+                let shared = |new: (Position, String)| {
+                    let index = &self.indexes[usize::from(new.0)];
+                    let interned = match known.iter().find(|known| same((known, &new))) {
+                        Some((_, interned)) => Some(interned),
+                        None => index.interned(&self.hasher, &new.1),
+                    };
+                    (new.0, interned.map_or_else(|| Arc::from(new.1), Arc::clone))
+                };
+                found.into_iter().map(shared).collect()
+            }
+        };
+        Entry {
             key,
             object,
-            values: values.into(),
-        })
+            values,
+        }
     }
 
     fn not_above_stored(&self, object: &K) -> Option<ObjectKey> {
-        let key = self.shared_key(object)?;
+        let key = ObjectKey::try_of(object)?;
         let stored = &self.get(&key)?.object;
         let (new, old) = (object.meta(), stored.meta());
         let (new, old) = (
@@ -529,18 +515,16 @@ impl<K: Resource> Version<K> {
     /// Stores `object`. An object of another UID under the same key is another object: it came
     /// after a deletion that nobody saw.
     fn upsert(&mut self, object: K, changes: &mut Vec<Change<K>>) {
-        let Some(key) = self.shared_key(&object) else {
+        let Some(key) = ObjectKey::try_of(&object) else {
             return;
         };
-        let id = self.id(&key);
-        let before = id.and_then(|id| self.entries.get(id));
+        let (id, before) = self.find(&key).unzip();
         if before.is_some_and(|before| same_state(&*before.object, &object)) {
             return;
         }
         let new = Arc::new(object);
-        let before = before.map(|before| &**before);
         let entry = self.entry(key, Arc::clone(&new), before);
-        let (gone, change) = changes_by(self.put_at(id, &entry), new);
+        let (gone, change) = changes_by(self.put_at(id, entry).map(|old| old.object), new);
         changes.extend(gone);
         changes.push(change);
     }
@@ -551,7 +535,7 @@ impl<K> Version<K> {
     fn lose(&mut self, key: &ObjectKey, changes: &mut Vec<Change<K>>) {
         if let Some(entry) = self.take(key) {
             changes.push(Change::Deleted {
-                object: Arc::clone(&entry.object),
+                object: entry.object,
                 last_cached: None,
                 final_state_known: false,
             });
@@ -561,14 +545,10 @@ impl<K> Version<K> {
 
 /// What it means that `new` took the place of `old`: an object that is gone, if that was another
 /// one, and what became of the new one.
-fn changes_by<K: Resource>(
-    old: Option<Arc<Entry<K>>>,
-    new: Arc<K>,
-) -> (Option<Change<K>>, Change<K>) {
+fn changes_by<K: Resource>(old: Option<Arc<K>>, new: Arc<K>) -> (Option<Change<K>>, Change<K>) {
     let Some(old) = old else {
         return (None, Change::Added(new));
     };
-    let old = Arc::clone(&old.object);
     if same_object(&*old, &*new) {
         return (None, Change::Updated { old, new });
     }

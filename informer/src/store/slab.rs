@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 const BITS: u32 = 4;
 const WIDTH: usize = 1 << BITS;
-const LEAF_BITS: u32 = 3;
+/// A leaf holds the values themselves and is copied with each change of one: so few of them.
+const LEAF_BITS: u32 = 2;
 const LEAF: usize = 1 << LEAF_BITS;
 
 /// Number of a place.
@@ -97,6 +98,11 @@ impl<V> Slab<V> {
         self.len
     }
 
+    /// All numbers in use are below this one.
+    pub(crate) fn numbers(&self) -> Id {
+        self.next
+    }
+
     pub(crate) fn get(&self, id: Id) -> Option<&V> {
         if id >= self.next {
             return None;
@@ -117,9 +123,14 @@ impl<V> Slab<V> {
     /// All values in the order of their numbers.
     pub(crate) fn iter(&self) -> Iter<'_, V> {
         Iter {
-            pending: self.root.as_deref().into_iter().collect(),
+            pending: vec![std::slice::from_ref(&self.root).iter()],
             leaf: [].iter(),
         }
+    }
+
+    /// All values with their numbers.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (Id, &V)> {
+        (0..self.next).filter_map(|id| Some((id, self.get(id)?)))
     }
 }
 
@@ -201,7 +212,8 @@ impl<V> Node<V> {
 /// Iterator over the values of a [`Slab`].
 #[derive(Debug)]
 pub(crate) struct Iter<'a, V> {
-    pending: Vec<&'a Node<V>>,
+    /// What is left of each branch from the root down to where the walk is.
+    pending: Vec<std::slice::Iter<'a, Option<Arc<Node<V>>>>>,
     leaf: std::slice::Iter<'a, Option<V>>,
 }
 
@@ -213,12 +225,13 @@ impl<'a, V> Iterator for Iter<'a, V> {
             if let Some(value) = self.leaf.by_ref().flatten().next() {
                 return Some(value);
             }
-            match self.pending.pop()? {
-                Node::Leaf(places) => self.leaf = places.iter(),
-                Node::Branch(children) => {
-                    let children = children.iter().rev().flatten();
-                    self.pending.extend(children.map(Arc::as_ref));
-                }
+            match self.pending.last_mut()?.next() {
+                None => drop(self.pending.pop()),
+                Some(None) => {}
+                Some(Some(node)) => match &**node {
+                    Node::Leaf(places) => self.leaf = places.iter(),
+                    Node::Branch(children) => self.pending.push(children.iter()),
+                },
             }
         }
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use kube_core::Resource;
 
 use super::index::{Index, Indexer};
-use super::slab::Slab;
-use super::trie::Trie;
+use super::map::Map;
 use super::{Change, Entry, Store, Version, changes_by, is_of, same_state};
 use crate::ObjectKey;
 
@@ -19,9 +18,9 @@ pub(crate) struct BuildUp<K> {
     /// The state that the list is compared with.
     base: Arc<Version<K>>,
     next: Version<K>,
-    /// Entries that differ from the stored ones, in list order. One that a later object of its
+    /// Objects that differ from the stored ones, in list order. One that a later object of its
     /// key replaced, or that was removed, is no longer the one in `next`.
-    fresh: Vec<Arc<Entry<K>>>,
+    fresh: Vec<Arc<K>>,
 }
 
 impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
@@ -30,21 +29,18 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
     /// Returns whether the object has a name; without one it cannot be stored.
     #[must_use]
     pub(crate) fn put(&mut self, object: K) -> bool {
-        let stored = self.base.stored(&object);
+        let Some(key) = ObjectKey::try_of(&object) else {
+            return false;
+        };
+        let stored = self.base.get(&key);
         if let Some(stored) = stored.filter(|stored| same_state(&*stored.object, &object)) {
-            self.next.put(stored);
+            self.next.put(stored.clone());
             return true;
         }
-        let key = match stored {
-            Some(stored) => Some(stored.key.clone()),
-            None => self.next.shared_key(&object),
-        };
-        let Some(key) = key else { return false };
-        let before = stored.map(|stored| &**stored);
         let object = Arc::new(object);
-        let entry = self.next.entry(key, object, before);
-        self.next.put(&entry);
-        self.fresh.push(entry);
+        self.fresh.push(Arc::clone(&object));
+        let entry = self.next.entry(key, object, stored);
+        self.next.put(entry);
         true
     }
 
@@ -59,7 +55,7 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
         } else if let Some(stored) = self.base.get(key)
             && is_copy(stored)
         {
-            self.next.put(stored);
+            self.next.put(stored.clone());
         }
     }
 
@@ -77,7 +73,7 @@ impl<K: Resource + Send + Sync + 'static> BuildUp<K> {
         for entry in self.next.iter() {
             let object = Arc::clone(&entry.object);
             let entry = next.entry(entry.key.clone(), object, Some(entry));
-            next.put(&entry);
+            next.put(entry);
         }
         next
     }
@@ -102,7 +98,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
         let mut version = built.indexed(&before.indexers);
         let mut changes = Vec::with_capacity(built.fresh.len());
         for entry in before.iter() {
-            if version.id(&entry.key).is_none() {
+            if version.get(&entry.key).is_none() {
                 changes.push(Change::Deleted {
                     object: Arc::clone(&entry.object),
                     last_cached: None,
@@ -111,13 +107,14 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
             }
         }
         let mut born = Vec::with_capacity(built.fresh.len());
-        for entry in &built.fresh {
-            let current = version.get(&entry.key);
-            if !current.is_some_and(|current| Arc::ptr_eq(&current.object, &entry.object)) {
+        for object in &built.fresh {
+            let key = ObjectKey::of(&**object);
+            let current = version.get(&key);
+            if !current.is_some_and(|current| Arc::ptr_eq(&current.object, object)) {
                 continue;
             }
-            let old = before.get(&entry.key).map(Arc::clone);
-            let (gone, change) = changes_by(old, Arc::clone(&entry.object));
+            let old = before.get(&key).map(|old| Arc::clone(&old.object));
+            let (gone, change) = changes_by(old, Arc::clone(object));
             changes.extend(gone);
             born.push(change);
         }
@@ -134,8 +131,7 @@ impl<K: Resource> Version<K> {
         let indexes = indexers.iter();
         Self {
             hasher: self.hasher.clone(),
-            entries: Slab::default(),
-            ids: Trie::default(),
+            entries: Map::default(),
             indexes: indexes
                 .map(|indexer| Index::new(Arc::clone(&indexer.name)))
                 .collect(),
