@@ -403,7 +403,7 @@ impl<K: Resource + Send + Sync + 'static> Store<K> {
                     let object = Arc::new(object);
                     applied.changes.push(Change::Deleted {
                         object,
-                        last_cached: stored.map(|entry| Arc::clone(&entry.object)),
+                        last_cached: stored.map(|entry| entry.object),
                         final_state_known: true,
                     });
                 }

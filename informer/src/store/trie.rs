@@ -1,8 +1,8 @@
 //! A hash trie whose clones share their nodes.
 //!
-//! A version of the store is a handful of these. Cloning one is a reference count; a change copies
-//! the nodes on the path to it, unless no other clone holds them. So a reader keeps an unchanging
-//! version for as long as it likes, and the writer never waits for it.
+//! The members of an index value that has many of them are one of these. Cloning it is a reference
+//! count; a change copies the nodes on the path to it, unless no other clone holds them. So a reader
+//! keeps an unchanging version for as long as it likes, and the writer never waits for it.
 
 use std::sync::Arc;
 

@@ -68,6 +68,42 @@ async fn s4_i70_listers_select_by_namespace_labels_and_index() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_borrowed_is_what_a_snapshot_of_the_moment_shares() {
+    let (source, informer) = scripted(InformerOptions::default());
+    let name = |object: &ConfigMap| object.metadata.name.clone().unwrap();
+    informer
+        .add_index("first", move |object: &ConfigMap| {
+            vec![name(object)[..1].to_owned()]
+        })
+        .unwrap();
+    let objects = vec![object("ab", 1), object("ac", 2), object("b", 3)];
+    source.list(ListAnswer::all(objects, "10"));
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    let lister = informer.lister();
+    let snapshot = lister.snapshot();
+    let key = ObjectKey::namespaced("n", "ac");
+    lister.read(|now| {
+        assert_eq!((now.len(), now.is_empty()), (3, false));
+        assert_eq!(now.resource_version(), "10");
+        let found = now.get(&key).unwrap();
+        assert!(Arc::ptr_eq(found, &snapshot.get(&key).unwrap()));
+        assert!(now.get(&ObjectKey::cluster("ac")).is_none());
+        assert!(now.iter().eq(snapshot.iter()) && now.keys().eq(snapshot.keys()));
+        let of_index = now.by_index("first", "a").unwrap();
+        assert!(of_index.eq(&snapshot.by_index("first", "a").unwrap()));
+        assert_eq!(now.by_index("first", "c").unwrap().count(), 0);
+        assert_eq!(now.count_by_index("first", "a").unwrap(), 2);
+        let keys = now.index_keys("first", "a").unwrap();
+        assert!(keys.eq(&snapshot.index_keys("first", "a").unwrap()));
+        let unknown = now.by_index("last", "a").map(Iterator::count);
+        assert!(matches!(unknown, Err(Error::UnknownIndex { .. })));
+    });
+    let kept = snapshot.view().get(&key).unwrap();
+    assert_eq!(kept.metadata.name.as_deref(), Some("ac"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn bad_options_are_refused_by_name() {
     let source = informer::source::scripted::Scripted::<ConfigMap>::new();
     let refuse = |options: InformerOptions<ConfigMap>| match informer::Informer::from_source(
