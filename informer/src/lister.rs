@@ -19,7 +19,7 @@ pub struct NotFound {
     /// The kind of the cache.
     pub kind: String,
     /// The key asked for.
-    pub key: ObjectKey,
+    pub key: Box<ObjectKey>,
 }
 
 /// Read access to a cache; cheap to clone.
@@ -92,7 +92,7 @@ impl<K: Resource + Send + Sync + 'static> Lister<K> {
     pub fn require(&self, key: &ObjectKey) -> Result<Arc<K>, NotFound> {
         self.get(key).ok_or_else(|| NotFound {
             kind: self.progress.kind.clone(),
-            key: key.clone(),
+            key: Box::new(key.clone()),
         })
     }
 

@@ -83,10 +83,6 @@ impl<C: Cell> Table<C> {
 
     /// The part of `hash` that stands in an entry.
     fn tag(&self, hash: u64) -> u32 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the upper half has 32 bits"
-        )]
         let upper = (hash >> u32::BITS) as u32;
         upper & !self.numbers
     }
