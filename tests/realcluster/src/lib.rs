@@ -5,6 +5,8 @@
 //! environment variable `PXO_REQUIRE_REALCLUSTER` set, a missing program is an error instead, so that a
 //! continuous-integration run cannot skip them silently.
 //!
+//! [`tools`] finds helm and kustomize, which `tests/tools/build.sh` builds, in the same way.
+//!
 //! Guarantees: every cluster has ports, data and certificates of its own on loopback; dropping the handle ends
 //! all of its processes and removes its folder. A handle that is never dropped, as in a static, ends with its
 //! process.
@@ -18,6 +20,8 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+pub mod tools;
+
 /// Overrides where the program is looked for.
 pub const BINARY_VARIABLE: &str = "PXO_REALCLUSTER";
 /// Makes a missing program an error instead of a reason to skip.
@@ -30,14 +34,16 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The program is not built, and the environment asks for it.
+    /// A program is not built, and the environment asks for it.
     #[error(
-        "no real API server at {path}: build it with `tests/realcluster/build.sh {path}`, \
-         or unset {REQUIRE_VARIABLE} to skip the tests that need it"
+        "{path} is missing: build it with `{build}`, or unset {REQUIRE_VARIABLE} to skip the tests \
+         that need it"
     )]
     NotBuilt {
         /// Where it was looked for.
         path: String,
+        /// The command that builds it.
+        build: String,
     },
     /// The program could not be started, or its pipes broke.
     #[error("run the real API server")]
@@ -78,6 +84,8 @@ struct Answer {
 pub struct Options {
     /// Controllers of kube-controller-manager to run, such as `garbagecollector`; none: it does not run.
     pub controllers: Vec<String>,
+    /// Admission plugins of the API server to enable beside the default ones.
+    pub admission: Vec<String>,
     /// How often the API server compacts etcd (a short time makes old resource versions expire soon).
     pub compaction: Option<Duration>,
 }
@@ -129,8 +137,10 @@ impl RealCluster {
     /// [`Error::NotBuilt`] without the program, [`Error::Io`] if it cannot be run, [`Error::NotReady`] if it
     /// ends or stays silent for 150 s.
     pub async fn start(options: &Options) -> Result<Self, Error> {
-        let path = Self::binary().ok_or_else(|| Error::NotBuilt {
-            path: Self::path().display().to_string(),
+        let path = Self::binary().ok_or_else(|| {
+            let path = Self::path().display().to_string();
+            let build = format!("tests/realcluster/build.sh {path}");
+            Error::NotBuilt { path, build }
         })?;
         let dir = tempfile::Builder::new().prefix("realcluster-").tempdir()?;
         let mut command = Command::new(path);
@@ -141,6 +151,9 @@ impl RealCluster {
             command
                 .arg("--controllers")
                 .arg(options.controllers.join(","));
+        }
+        if !options.admission.is_empty() {
+            command.arg("--admission").arg(options.admission.join(","));
         }
         if let Some(interval) = options.compaction {
             command
