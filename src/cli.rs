@@ -3,7 +3,6 @@
 //! A flag that is unknown or has a bad value ends the process with exit code 2 and a text that
 //! names flag, value and what is allowed.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use k8s_openapi::jiff::SignedDuration;
 use tracing_subscriber::EnvFilter;
 
 use crate::Options;
+use crate::commands::{CrdArgs, ManifestsArgs, ValidateArgs};
 use crate::controller::Timing;
 use crate::effective::effective;
 use crate::operations::OperationsArgs;
@@ -44,10 +44,14 @@ pub enum Command {
     /// Run everything on an embedded development cluster.
     #[cfg(feature = "dev")]
     Dev(crate::dev::Args),
-    /// Print the CustomResourceDefinition as YAML.
-    Crd,
     /// Show the instances that no Proxy stands behind any more, or delete them.
     Gc(Box<orphans::command::Args>),
+    /// Print the CustomResourceDefinition, or bring it into a cluster (apply).
+    Crd(CrdArgs),
+    /// Print every object that installs the operator in a cluster.
+    Manifests(ManifestsArgs),
+    /// Say what an API server would refuse in manifests of Proxies, without one.
+    Validate(ValidateArgs),
 }
 
 impl Args {
@@ -69,7 +73,7 @@ impl Args {
         Self::command()
             .error(
                 clap::error::ErrorKind::MissingSubcommand,
-                "a command is needed: run, crd or gc; for example `proxy-operator run`",
+                "a command is needed, see --help; for example `proxy-operator run`",
             )
             .exit()
     }
@@ -302,6 +306,11 @@ fn with_commands(error: clap::Error) -> clap::Error {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }
+    // One below another command: clap's own text has what is alike there.
+    let first = std::env::args().nth(1).unwrap_or_default();
+    if Args::command().find_subcommand(&first).is_some() {
+        return error;
+    }
     let command = Args::command();
     let known: Vec<_> = command
         .get_subcommands()
@@ -344,8 +353,10 @@ pub async fn execute(command: Command) -> Result<(), crate::Error> {
         }
         #[cfg(feature = "dev")]
         Command::Dev(args) => Ok(crate::dev::run(args).await.map_err(Box::new)?),
-        Command::Crd => print_crd(),
         Command::Gc(args) => Ok(orphans::command::run(*args).await.map_err(Box::new)?),
+        Command::Crd(args) => Ok(args.execute().await?),
+        Command::Manifests(args) => Ok(args.execute()?),
+        Command::Validate(args) => Ok(args.execute()?),
     }
 }
 
@@ -357,17 +368,7 @@ fn print_config() -> Result<(), crate::Error> {
         .find_subcommand("run")
         .zip(matches.subcommand_matches("run"));
     let text = both.map_or_else(String::new, |(run, matches)| effective(run, matches));
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(crate::Error::Stdout)
-}
-
-/// Prints the CustomResourceDefinition.
-fn print_crd() -> Result<(), crate::Error> {
-    let yaml = crate::api::crd_yaml().map_err(crate::Error::Crd)?;
-    std::io::stdout()
-        .write_all(yaml.as_bytes())
-        .map_err(crate::Error::Stdout)
+    Ok(crate::commands::print(&text)?)
 }
 
 pub(crate) fn between(
@@ -425,7 +426,7 @@ fn namespace(text: &str) -> Result<String, String> {
 }
 
 /// What the API server would refuse in every pod, and so for the whole fleet.
-fn image(text: &str) -> Result<String, String> {
+pub(crate) fn image(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().any(char::is_whitespace) {
         Err(
             "allowed is a reference without white space, such as registry.example/proxy:1"

@@ -18,7 +18,8 @@
 //! - [`provider`]: where machines come from.
 //! - [`orphans`]: instances that no Proxy stands behind any more.
 //! - [`operations`]: leader election, health and metrics endpoints.
-//! - [`cli`], [`telemetry`]: the rim of the program.
+//! - [`definition`]: the cluster's resource definition beside that of this program.
+//! - [`cli`], [`commands`], [`telemetry`]: the rim of the program.
 //!
 //! Guarantees:
 //!
@@ -43,8 +44,10 @@ use tokio_util::sync::CancellationToken;
 pub mod api;
 pub mod cli;
 mod cluster;
+pub mod commands;
 pub mod controller;
 pub mod crash;
+pub mod definition;
 #[cfg(feature = "dev")]
 pub mod dev;
 mod effective;
@@ -146,15 +149,15 @@ pub enum Error {
     /// Signals cannot be caught.
     #[error("catch SIGINT and SIGTERM")]
     Signals(#[from] ::controller::signals::Error),
-    /// The CustomResourceDefinition cannot be written as YAML.
-    #[error("write the CustomResourceDefinition")]
-    Crd(#[source] api::CrdError),
-    /// Stdout does not take output.
-    #[error("write to stdout")]
-    Stdout(#[source] std::io::Error),
     /// The subcommand `gc` failed.
     #[error(transparent)]
     Orphans(#[from] Box<orphans::command::Error>),
+    /// The cluster's definition of the Proxy resource is of no use.
+    #[error(transparent)]
+    Definition(#[from] definition::Error),
+    /// A command other than `run` and `dev` failed.
+    #[error(transparent)]
+    Command(#[from] commands::Error),
     /// The subcommand `dev` failed.
     #[cfg(feature = "dev")]
     #[error(transparent)]
@@ -181,7 +184,8 @@ impl Error {
 /// # Errors
 ///
 /// [`Error::Client`] without usable address, credentials or certificates; [`Error::Cluster`]
-/// without an answer or a cluster id; [`Error::Controller`] naming kind and cause if an informer
+/// without an answer or a cluster id; [`Error::Definition`] where the cluster's definition is older
+/// than this program's; [`Error::Controller`] naming kind and cause if an informer
 /// did not sync in time.
 ///
 /// # Examples
@@ -208,6 +212,10 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let Some(cluster_id) = cluster_id else {
         return Ok(());
     };
+    // Without a right on the cluster the definition cannot be read.
+    if options.namespaces.is_empty() {
+        definition::check(&client, options.sync_timeout, &stop).await?;
+    }
     let mut configured = options.providers;
     let admin = match options.sim_admin {
         Some(address) => Some(Admin::bind(address, configured.worlds()).await?),

@@ -2,13 +2,15 @@
 //!
 //! - [`v1alpha1`] has the types, [`defaults`] their defaults and what is resolved in code.
 //! - [`rules`] is the table of admission rules; [`crd`] hangs them on the schema, and
-//!   [`validation`] applies the same rules to an object that an older definition let through.
+//!   [`validation`] applies the same rules to an object that an older definition let through,
+//!   [`limits`] the whole schema to a manifest.
 //! - [`conditions`] has types and reasons of the conditions, [`phase`] what follows from them.
 //! - [`hash`] tells whether a running machine is still what the spec asks for.
 
 pub mod conditions;
 pub mod defaults;
 pub mod hash;
+pub mod limits;
 pub mod phase;
 pub mod rules;
 pub mod v1alpha1;

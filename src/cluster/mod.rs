@@ -136,7 +136,7 @@ pub(crate) async fn id(
 
 /// Why nothing more is tried.
 #[derive(Debug)]
-enum GaveUp {
+pub(crate) enum GaveUp {
     /// The rights are missing, or what is asked for: waiting mends neither.
     Refused(Refused),
     /// Patience is over.
@@ -155,7 +155,7 @@ impl GaveUp {
 /// Asks until there is an answer, with backoff, until `patience` is over; tells each cause once.
 ///
 /// `None` if `stop` came first.
-async fn patiently<T, F>(
+pub(crate) async fn patiently<T, F>(
     what: &str,
     patience: Duration,
     stop: &CancellationToken,

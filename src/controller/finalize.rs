@@ -198,6 +198,11 @@ impl ProxyReconciler {
                 instance.id
             )));
         }
+        let owner = pass.owner(&self.cluster_id);
+        for name in owners {
+            let left = self.provider(name)?.delete_leftovers(&owner).await;
+            left.map_err(Refused::by(name))?;
+        }
         Ok(Released::Gone)
     }
 

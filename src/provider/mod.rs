@@ -19,6 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 
@@ -331,6 +332,19 @@ pub trait Provider: Send + Sync + fmt::Debug {
     ///
     /// By the provider's error table; never [`Class::NotFound`].
     fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>>;
+
+    /// Deletes what belongs to this owner's instance and outlived it, or was made before it by a
+    /// create that was cut short. Called once the instance is gone, before its Proxy is let go.
+    ///
+    /// The default is for providers whose instances take everything with them.
+    ///
+    /// # Errors
+    ///
+    /// By the provider's error table; never [`Class::NotFound`].
+    fn delete_leftovers<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<(), Error>> {
+        let _ = owner;
+        std::future::ready(Ok(())).boxed()
+    }
 
     /// Lists the instances that carry this cluster id, a UID and managed-by (P-05), a page at a
     /// time; those that are being deleted, too.

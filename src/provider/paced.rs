@@ -118,6 +118,10 @@ impl<P: Provider> Provider for Paced<P> {
         self.call("find", self.inner.find(owner))
     }
 
+    fn delete_leftovers<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<(), Error>> {
+        self.call("delete_leftovers", self.inner.delete_leftovers(owner))
+    }
+
     fn list_by_tag<'a>(
         &'a self,
         cluster_id: &'a str,

@@ -231,9 +231,10 @@ pub(crate) async fn answers(world: &World, proxy: &Proxy) {
     );
 }
 
-fn describe(proxy: &Proxy) -> String {
+/// What a Proxy looks like, in a failure's text.
+pub(crate) fn describe(proxy: &Proxy) -> String {
     let Some(status) = &proxy.status else {
-        return "no status".to_owned();
+        return format!("{}: no status", proxy.name_any());
     };
     let conditions: Vec<_> = status
         .conditions
@@ -241,7 +242,8 @@ fn describe(proxy: &Proxy) -> String {
         .map(|c| format!("{}={}/{} ({})", c.type_, c.status, c.reason, c.message))
         .collect();
     format!(
-        "phase {:?}, generation {:?} (observed {:?}), deleted {}, finalizers {:?}, instance {:?}, {}",
+        "{}: phase {:?}, generation {:?} (observed {:?}), deleted {}, finalizers {:?}, instance {:?}, {}",
+        proxy.name_any(),
         status.phase,
         proxy.metadata.generation,
         status.observed_generation,

@@ -4,6 +4,7 @@
 pub(crate) mod eventually;
 pub(crate) mod fleet;
 pub(crate) mod history;
+pub(crate) mod manifests;
 pub(crate) mod operator;
 pub(crate) mod page;
 pub(crate) mod pods;
@@ -21,6 +22,6 @@ pub(crate) fn skipped(why: &str) {
     clippy::print_stderr,
     reason = "the test harness shows it with the test"
 )]
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     eprintln!("{text}");
 }

@@ -110,6 +110,12 @@ impl PodMonitor {
         ledger.ever.get(proxy_uid).map_or(0, BTreeSet::len)
     }
 
+    /// How many pods all Proxies together have had so far.
+    pub(crate) fn made(&self) -> usize {
+        let ledger = self.ledger.lock().expect("no panic under the lock");
+        ledger.ever.values().map(BTreeSet::len).sum()
+    }
+
     /// Panics if at some moment two pods of one Proxy stood side by side, or if the watch broke.
     pub(crate) fn assert_never_two(&self) {
         assert!(!self.task.is_finished(), "the pod watch broke");

@@ -3,24 +3,25 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use devcluster::DevCluster;
 use devcluster::echo::{EchoHandle, EchoServer};
 use devcluster::kubelet::{Kubelet, KubeletHandle, KubeletOptions};
+use devcluster::{Authorization, DevCluster};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube_client::config::{KubeConfigOptions, Kubeconfig};
 use kube_client::core::params::PostParams;
-use kube_client::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube_client::{Api, Client, Config};
 use realcluster::RealCluster;
 
 use super::eventually::eventually;
+use super::manifests;
 
 /// The namespace that the scenarios put their fleets into.
 pub(crate) const FLEET: &str = "fleet";
 /// The user that the operator's requests are counted under.
 pub(crate) const OPERATOR_USER: &str = "system:serviceaccount:proxy-operator:proxy-operator";
-const OPERATOR: &str = "proxy-operator";
+/// The name and namespace of the operator and of all that belongs to it.
+pub(crate) const OPERATOR: &str = "proxy-operator";
 
 enum Server {
     Embedded(Box<DevCluster>),
@@ -39,22 +40,37 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world on the embedded API server.
+    /// A world on the embedded API server, where roles decide as on the real one.
     pub(crate) async fn embedded() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let cluster = DevCluster::builder()
+            .authorization(Authorization::Rbac)
             .start()
             .await
             .expect("the embedded cluster starts");
         cluster
             .write_kubeconfig(admin_config(dir.path()))
             .expect("a kubeconfig");
-        Self::prepare(Server::Embedded(Box::new(cluster)), dir).await
+        let world = Self::prepare(Server::Embedded(Box::new(cluster)), dir).await;
+        world.install().await;
+        world
     }
 
     /// A world on the real API server; none where its program is not built.
     pub(crate) async fn real() -> Option<Self> {
-        let cluster = RealCluster::start_if_built(&realcluster::Options::default())
+        let world = Self::bare().await?;
+        world.install().await;
+        Some(world)
+    }
+
+    /// The real API server without anything of the operator's; none where its program is not built.
+    pub(crate) async fn bare() -> Option<Self> {
+        let options = realcluster::Options {
+            // What large clusters enforce, too: who names an owner may change the owner's finalizers.
+            admission: vec!["OwnerReferencesPermissionEnforcement".to_owned()],
+            ..realcluster::Options::default()
+        };
+        let cluster = RealCluster::start_if_built(&options)
             .await
             .expect("the real API server starts")?;
         let dir = tempfile::tempdir().expect("a folder");
@@ -64,8 +80,7 @@ impl World {
 
     async fn prepare(server: Server, dir: tempfile::TempDir) -> Self {
         let config = Kubeconfig::read_from(admin_config(dir.path())).expect("a valid kubeconfig");
-        let admin = client(config.clone()).await;
-        install(&admin).await;
+        let admin = client(config).await;
         let fleet: Namespace = serde_json::from_value(serde_json::json!({
             "metadata": { "name": FLEET }
         }))
@@ -74,8 +89,6 @@ impl World {
             .create(&PostParams::default(), &fleet)
             .await
             .expect("the fleet's namespace");
-        let token = token_of(&admin, OPERATOR, OPERATOR).await;
-        write_config(&dir.path().join("operator.yaml"), &config, &token);
         let options = KubeletOptions {
             nodes: 2,
             start_delay: Duration::from_millis(50).into(),
@@ -94,6 +107,41 @@ impl World {
             kubelet,
             dir,
         }
+    }
+
+    /// Applies what `manifests/` ships for the operator, the Deployment and what belongs to it apart: the tests
+    /// run that process themselves.
+    async fn install(&self) {
+        let mut documents = vec![
+            serde_json::to_value(proxy_operator::api::crd()).expect("the definition as a manifest"),
+        ];
+        for file in ["namespace.yaml", "serviceaccount.yaml", "rbac.yaml"] {
+            documents.extend(manifests::of_base(file));
+        }
+        for document in documents {
+            manifests::apply(&self.admin, &document, false).await;
+        }
+        self.serves_proxies().await;
+        self.admit_operator().await;
+    }
+
+    /// Waits until Proxies can be listed.
+    pub(crate) async fn serves_proxies(&self) {
+        let proxies: Api<proxy_operator::api::Proxy> = Api::all(self.admin.clone());
+        eventually(Duration::from_secs(10), "the CRD is served", || async {
+            proxies
+                .list(&Default::default())
+                .await
+                .map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    /// Writes the operator's kubeconfig anew, with a fresh token of its ServiceAccount.
+    pub(crate) async fn admit_operator(&self) {
+        let config = Kubeconfig::read_from(self.admin_kubeconfig()).expect("a valid kubeconfig");
+        let token = token_of(&self.admin, OPERATOR, OPERATOR).await;
+        write_config(&self.operator_kubeconfig(), &config, &token);
     }
 
     /// The kubeconfig that carries nothing but the operator's ServiceAccount token.
@@ -173,37 +221,6 @@ async fn client(config: Kubeconfig) -> Client {
         .await
         .expect("a usable kubeconfig");
     Client::try_from(config).expect("a client")
-}
-
-/// Applies what `manifests/` ships for the operator, the Deployment apart: the tests run that process themselves.
-async fn install(admin: &Client) {
-    let mut documents = vec![proxy_operator::api::crd_yaml().expect("the CRD as YAML")];
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base");
-    for file in ["namespace.yaml", "serviceaccount.yaml", "rbac.yaml"] {
-        let text = std::fs::read_to_string(base.join(file)).expect(file);
-        documents.extend(text.split("\n---").map(str::to_owned));
-    }
-    for document in documents {
-        let object: DynamicObject = serde_saphyr::from_str(&document).expect("a manifest");
-        let types = object.types.clone().expect("a manifest has a kind");
-        let kind = GroupVersionKind::try_from(&types).expect("a group, version and kind");
-        let resource = ApiResource::from_gvk(&kind);
-        let api: Api<DynamicObject> = match &object.metadata.namespace {
-            Some(namespace) => Api::namespaced_with(admin.clone(), namespace, &resource),
-            None => Api::all_with(admin.clone(), &resource),
-        };
-        api.create(&PostParams::default(), &object)
-            .await
-            .unwrap_or_else(|error| panic!("{}: {error}", types.kind));
-    }
-    let proxies: Api<proxy_operator::api::Proxy> = Api::all(admin.clone());
-    eventually(Duration::from_secs(10), "the CRD is served", || async {
-        proxies
-            .list(&Default::default())
-            .await
-            .map_err(|error| error.to_string())
-    })
-    .await;
 }
 
 async fn token_of(admin: &Client, namespace: &str, account: &str) -> String {

@@ -2,6 +2,7 @@
 
 use kube_cel::Validator;
 use proptest::prelude::*;
+use proxy_operator::api::limits::Checker;
 use proxy_operator::api::rules;
 use proxy_operator::api::validation::{Violation, validate, validate_update};
 use proxy_operator::api::{self, Proxy};
@@ -69,6 +70,29 @@ fn c02_the_checks_in_rust_take_what_the_rules_take() {
     }
     for (what, old, new) in cases::accepted_changes() {
         assert_eq!(violations(Some(&old), &new), [], "{what}");
+    }
+}
+
+/// `validate -f` says what the servers of `servers.rs` say about the same manifests.
+#[test]
+fn c02_limits_and_rules_are_refused_offline_with_the_servers_fields_and_texts() {
+    let checker = Checker::default();
+    let cases = cases::refused_by_rules()
+        .into_iter()
+        .chain(cases::refused_by_limits());
+    for case in cases.filter(|case| case.old.is_none()) {
+        let found = checker.check(&case.manifest);
+        let is_named = |(field, text): &(&str, &str)| {
+            found
+                .iter()
+                .any(|violation| violation.field == *field && violation.message.contains(text))
+        };
+        let what = format!("{} {}: {found:?}", case.rule, case.what);
+        assert!(case.refusals.iter().all(is_named), "{what}");
+        assert_eq!(found.len(), case.refusals.len(), "{what}");
+    }
+    for (what, manifest) in cases::accepted() {
+        assert_eq!(checker.check(&manifest), [], "{what}");
     }
 }
 

@@ -1,11 +1,13 @@
 //! What `manifests/` installs: names that fit together, and no right too many.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, Subject,
 };
@@ -25,7 +27,7 @@ fn base() -> PathBuf {
 }
 
 /// Every object of a file.
-pub(crate) fn documents(file: &str) -> Vec<Value> {
+fn documents(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(base().join(file))
         .unwrap_or_else(|error| panic!("{file}: {error}"));
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
@@ -139,7 +141,15 @@ fn o03_the_role_has_these_rights_and_no_other() {
         right(api::GROUP, "proxies/finalizers", &["update"]),
         right("", "secrets", &["get", "list", "watch", "create", "delete"]),
         right("", "pods", &["create", "get", "list", "delete"]),
-        right("events.k8s.io", "events", &["create", "patch"]),
+        right("events.k8s.io", "events", &["create"]),
+        PolicyRule {
+            resource_names: Some(vec![proxy_operator::definition::NAME.to_owned()]),
+            ..right(
+                "apiextensions.k8s.io",
+                "customresourcedefinitions",
+                &["get"],
+            )
+        },
         PolicyRule {
             resource_names: Some(vec!["kube-system".to_owned()]),
             ..right("", "namespaces", &["get"])
@@ -211,8 +221,109 @@ fn o04_two_operators_with_an_election_and_probes_run_without_privileges() {
 }
 
 #[test]
+fn o04_what_stands_before_the_pods_selects_them_and_names_their_ports() {
+    let deployment: Deployment = typed("deployment.yaml", "Deployment");
+    let template = deployment.spec.expect("it has a spec").template;
+    let labels = template
+        .metadata
+        .and_then(|metadata| metadata.labels)
+        .expect("labels");
+    let pod = template.spec.expect("it has pods");
+    let ports = pod.containers[0].ports.as_deref().expect("ports");
+    let is_port = |name: &IntOrString| {
+        let IntOrString::String(name) = name else {
+            return false;
+        };
+        ports.iter().any(|port| port.name.as_ref() == Some(name))
+    };
+    let selects = |selector: Option<BTreeMap<String, String>>| {
+        let selector = selector.expect("a selector");
+        !selector.is_empty()
+            && selector
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value))
+    };
+    for name in ["metrics", "health"] {
+        let service: Service = documents("services.yaml")
+            .into_iter()
+            .map(|object| serde_json::from_value(object).expect("a Service"))
+            .find(|one: &Service| one.metadata.name == Some(format!("{NAME}-{name}")))
+            .expect("it is there");
+        let spec = service.spec.expect("it has a spec");
+        assert!(selects(spec.selector), "{name}");
+        let [port] = &spec.ports.expect("ports")[..] else {
+            panic!("one port")
+        };
+        assert!(port.target_port.as_ref().is_some_and(is_port), "{name}");
+    }
+    let policy: NetworkPolicy = typed("network-policy.yaml", "NetworkPolicy");
+    let spec = policy.spec.expect("it has a spec");
+    assert!(selects(
+        spec.pod_selector.and_then(|selector| selector.match_labels)
+    ));
+    assert_eq!(spec.policy_types, Some(vec!["Ingress".to_owned()]));
+    let opened = spec.ingress.expect("what is let in");
+    let opened: Vec<_> = opened
+        .iter()
+        .filter_map(|rule| rule.ports.as_deref())
+        .flatten()
+        .collect();
+    assert_eq!(opened.len(), ports.len());
+    assert!(
+        opened
+            .iter()
+            .all(|port| port.port.as_ref().is_some_and(is_port))
+    );
+    let budget: PodDisruptionBudget = typed("disruption-budget.yaml", "PodDisruptionBudget");
+    let spec = budget.spec.expect("it has a spec");
+    assert!(selects(
+        spec.selector.and_then(|selector| selector.match_labels)
+    ));
+    assert_eq!(spec.max_unavailable, Some(IntOrString::Int(1)));
+}
+
+#[test]
+fn o04_the_image_is_built_with_features_that_exist_and_runs_as_the_user_of_the_deployment() {
+    let text = std::fs::read_to_string(root().join("Dockerfile")).expect("the Dockerfile");
+    let line = |start: &str| {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(start));
+        lines.next().unwrap_or_else(|| panic!("no line {start}"))
+    };
+    let cargo = std::fs::read_to_string(root().join("Cargo.toml")).expect("the manifest");
+    let features = cargo.split("\n[features]\n").nth(1).expect("the section");
+    let features = features.split("\n[").next().unwrap_or_default();
+    for feature in line("ARG FEATURES=").split(',') {
+        let is_there = features
+            .lines()
+            .any(|line| line.starts_with(&format!("{feature} =")));
+        assert!(is_there, "no feature {feature}");
+    }
+    assert!(
+        !line("ARG FEATURES=").contains("dev"),
+        "a release has no embedded cluster"
+    );
+    assert_eq!(line("USER "), "65532:65532");
+    assert_eq!(line("ENTRYPOINT "), "[\"/proxy-operator\"]");
+    let toolchain = line("FROM rust:").split('-').next();
+    assert_eq!(toolchain, Some(env!("CARGO_PKG_RUST_VERSION")));
+}
+
+/// One and the same set of rights in a namespace of Proxies, however it is given.
+#[test]
+fn o03_the_role_of_a_fleet_namespace_is_the_cluster_role_without_what_is_of_the_cluster() {
+    let of_cluster = ["customresourcedefinitions", "namespaces"];
+    let mut expected = role().rules.expect("rules");
+    expected.retain(|rule| {
+        let resources = rule.resources.as_deref().unwrap_or_default();
+        !resources.iter().any(|one| of_cluster.contains(&&**one))
+    });
+    let role: Role = typed("../fleet-namespace/rbac.yaml", "Role");
+    assert_eq!(role.rules, Some(expected));
+}
+
+#[test]
 #[expect(clippy::print_stderr, reason = "a skipped test says so")]
-fn o04_kustomize_builds_the_base_with_the_definition() {
+fn o04_kubectl_builds_the_base_too() {
     let built = match Command::new("kubectl")
         .arg("kustomize")
         .arg(base())
@@ -230,28 +341,12 @@ fn o04_kustomize_builds_the_base_with_the_definition() {
         String::from_utf8_lossy(&built.stderr)
     );
     let text = String::from_utf8(built.stdout).expect("YAML is UTF-8");
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("valid YAML");
-    let mut kinds: Vec<_> = objects
-        .iter()
-        .filter_map(|object| object["kind"].as_str())
-        .collect();
-    kinds.sort_unstable();
-    let expected = [
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "CustomResourceDefinition",
-        "Deployment",
-        "Namespace",
-        "Role",
-        "RoleBinding",
-        "ServiceAccount",
-    ];
-    assert_eq!(kinds, expected);
-    let deployment = objects.iter().find(|object| object["kind"] == "Deployment");
-    let image =
-        &deployment.expect("just listed")["spec"]["template"]["spec"]["containers"][0]["image"];
-    assert_eq!(
-        image,
-        &json!(format!("proxy-operator:{}", env!("CARGO_PKG_VERSION")))
-    );
+    let by_name = |objects: Vec<Value>| -> BTreeMap<String, Value> {
+        let name = |one: &Value| format!("{} {}", one["kind"], one["metadata"]);
+        objects.into_iter().map(|one| (name(&one), one)).collect()
+    };
+    let built: Vec<Value> = serde_saphyr::from_multiple(&text).expect("valid YAML");
+    let image = format!("proxy-operator:{}", env!("CARGO_PKG_VERSION"));
+    let printed = proxy_operator::commands::objects(&image).expect("manifests");
+    assert_eq!(by_name(built), by_name(printed));
 }

@@ -14,7 +14,6 @@ use realcluster::RealCluster;
 use serde_json::{Value, json};
 
 use crate::cases::{self, Refused};
-use crate::manifests;
 
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
 
@@ -104,14 +103,6 @@ mod real {
     async fn c05_c06_columns_are_shown_and_fields_selected() {
         if let Some(server) = Server::real().await {
             super::columns_are_shown_and_fields_selected(&server.client).await;
-        }
-    }
-
-    // Deployments and server-side apply are kinds and ways of the real server alone.
-    #[tokio::test]
-    async fn o04_the_manifests_are_taken() {
-        if let Some(server) = Server::real().await {
-            super::the_manifests_are_taken(&server.client).await;
         }
     }
 }
@@ -371,34 +362,6 @@ async fn columns_are_shown_and_fields_selected(client: &Client) {
         "runs",
     ]);
     assert_eq!(Value::Array(cells), expected);
-}
-
-/// Strict about unknown fields; nothing but the namespace is really made.
-async fn the_manifests_are_taken(client: &Client) {
-    let strict = PatchParams::apply("manifests").validation_strict();
-    for file in [
-        "namespace.yaml",
-        "serviceaccount.yaml",
-        "rbac.yaml",
-        "deployment.yaml",
-    ] {
-        for manifest in manifests::documents(file) {
-            let object = object(&manifest);
-            let types = object.types.clone().expect("a manifest has a kind");
-            let kind = GroupVersionKind::try_from(&types).expect("a group, version and kind");
-            let resource = ApiResource::from_gvk(&kind);
-            let api: Api<DynamicObject> = match &object.metadata.namespace {
-                Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-                None => Api::all_with(client.clone(), &resource),
-            };
-            let mut params = strict.clone();
-            params.dry_run = kind.kind != "Namespace";
-            let answer = api
-                .patch(name(&manifest), &params, &Patch::Apply(&manifest))
-                .await;
-            answer.unwrap_or_else(|error| panic!("{file} {}: {error}", kind.kind));
-        }
-    }
 }
 
 /// Proxies without a type, so that a manifest is sent as it stands.

@@ -3,15 +3,17 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod commands;
 mod dev;
 #[cfg(feature = "gce")]
 mod gce;
 #[cfg(feature = "gce")]
 mod gce_orphans;
+mod install;
 mod kubectl;
 mod policy;
-mod random_kills;
 mod readme;
+mod rights;
 mod start;
 
 /// The scenarios on the embedded API server.

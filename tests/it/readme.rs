@@ -15,6 +15,8 @@ use kube_client::{Api, ResourceExt};
 use proxy_operator::api::Proxy;
 use proxy_operator::api::conditions::Reason;
 use proxy_operator::api::validation::validate;
+use realcluster::RealCluster;
+use realcluster::tools::Tool;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -60,6 +62,7 @@ fn documents() -> Vec<(PathBuf, String)> {
         "controller",
         "devcluster",
         "tests/realcluster",
+        "tests/tools",
         "benches",
         "benches/peers",
     ] {
@@ -176,11 +179,18 @@ async fn cargo_run_shows_the_fleet_until_it_is_interrupted() {
     assert_eq!(ended.expect("the process is ours").code(), Some(0));
 }
 
-/// A shell in the root of the project whose `kubectl` talks to `kubeconfig`.
-async fn shell(command: &str, kubeconfig: &Path) -> String {
+/// A shell in the root of the project whose `kubectl`, `helm` and `proxy-operator` talk to `kubeconfig`.
+async fn shell(command: &str, kubeconfig: &Path, programs: &[PathBuf]) -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = programs
+        .iter()
+        .filter_map(|program| program.parent().map(Path::to_owned))
+        .chain(std::env::split_paths(&path));
     let output = Command::new("sh")
         .args(["-c", command])
         .current_dir(root())
+        .env("PATH", std::env::join_paths(folders).expect("folders"))
+        .env("HOME", kubeconfig.with_file_name("home"))
         .env("KUBECONFIG", kubeconfig)
         .env("KUBECACHEDIR", kubeconfig.with_file_name("cache"))
         .stdin(Stdio::null())
@@ -198,8 +208,34 @@ async fn shell(command: &str, kubeconfig: &Path) -> String {
     out.into_owned()
 }
 
+/// The real server empties deleted namespaces, as a cluster's controllers do.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_console_lines_of_the_readme_and_of_the_installation_work_in_their_order() {
+async fn the_commands_of_the_installation_work_in_their_order_on_the_real_server() {
+    let Some(helm) = Tool::Helm.if_built().expect("the program that is demanded") else {
+        return crate::common::skipped("no helm (see tests/tools)");
+    };
+    let options = realcluster::Options {
+        controllers: vec!["namespace-controller".to_owned()],
+        ..realcluster::Options::default()
+    };
+    let cluster = RealCluster::start_if_built(&options)
+        .await
+        .expect("it starts");
+    let (Some(cluster), true) = (cluster, kubectl_is_there()) else {
+        return crate::common::skipped("no real API server");
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let kubeconfig = dir.path().join("kubeconfig");
+    std::fs::copy(cluster.kubeconfig(), &kubeconfig).expect("a kubeconfig");
+    let commands = lines_of(&read("docs/install.md"), "sh");
+    assert!(commands.len() >= 10, "{commands:?}");
+    for command in commands {
+        shell(&command, &kubeconfig, &[helm.clone(), BINARY.into()]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_lines_of_the_readme_work_in_their_order() {
     if !kubectl_is_there() {
         return;
     }
@@ -234,7 +270,7 @@ async fn the_console_lines_of_the_readme_and_of_the_installation_work_in_their_o
             continue;
         }
         assert!(command.starts_with("kubectl "), "nothing runs `{command}`");
-        let said = shell(command, &kubeconfig).await;
+        let said = shell(command, &kubeconfig, &[]).await;
         if command.contains("get proxies") {
             assert_eq!(said.matches(" Ready ").count(), 6, "{said}");
         }
@@ -252,10 +288,6 @@ async fn the_console_lines_of_the_readme_and_of_the_installation_work_in_their_o
         left.len()
     );
     drop(operators);
-
-    for command in lines_of(&read("docs/install.md"), "sh") {
-        shell(&command, &kubeconfig).await;
-    }
     nodes.shutdown().await;
     cluster.shutdown().await;
 }

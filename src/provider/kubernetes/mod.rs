@@ -410,6 +410,17 @@ impl Provider for KubernetesProvider {
         .boxed()
     }
 
+    /// The Secret of inline user data is made before its pod, and stays when somebody else deletes
+    /// the pod.
+    fn delete_leftovers<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<(), Error>> {
+        async move {
+            let name = pod::inline_secret_name(owner);
+            self.delete_inline_secret(&owner.namespace, &name, owner)
+                .await
+        }
+        .boxed()
+    }
+
     fn list_by_tag<'a>(
         &'a self,
         cluster_id: &'a str,

@@ -139,7 +139,7 @@ pub fn inline_secret_of(pod: &Pod) -> Option<&str> {
         .find(|name| *name == own)
 }
 
-fn inline_secret_name(owner: &Owner) -> String {
+pub(super) fn inline_secret_name(owner: &Owner) -> String {
     format!("{}-ci", owner.instance_name())
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod budget;
 pub(crate) mod crash;
 pub(crate) mod external;
 pub(crate) mod history;
+pub(crate) mod kills;
 pub(crate) mod lifecycle;
 pub(crate) mod namespaces;
 pub(crate) mod orphans;
@@ -67,6 +68,9 @@ macro_rules! for_every_scenario {
         $crate::scenarios_of!($world, replicas:
             t29_a_leader_that_dies_amid_a_creation_is_followed_by_the_standby,
             o07_a_leader_that_is_told_to_stop_gives_the_lease_back_and_the_standby_goes_on,
+        );
+        $crate::scenarios_of!($world, kills:
+            sigkill_at_random_moments_leaks_doubles_and_blocks_nothing,
         );
         $crate::scenarios_of!($world, crash:
             t16_cp1_before_the_create_call,
