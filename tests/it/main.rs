@@ -11,6 +11,7 @@ mod gce;
 mod gce_orphans;
 mod install;
 mod kubectl;
+mod numbers;
 mod policy;
 mod readme;
 mod rights;
