@@ -108,6 +108,8 @@ impl Workshop {
             Err(panic) => (None, Some(panic)),
         };
         let stale = match self.consistency(key) {
+            // A panic of the gate is told now: it is a failed run, which reads no cache.
+            _ if refused.is_some() => None,
             Consistency::Level => None,
             Consistency::Behind(lag) => return self.hold_back(&item, &lag),
             Consistency::Overdue(lag) => Some(lag),

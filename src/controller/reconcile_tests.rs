@@ -138,6 +138,10 @@ impl std::io::Write for Lines {
 
 #[tokio::test(start_paused = true)]
 async fn o06_a_line_about_a_proxy_says_which_one_at_what_and_how_it_came_out() {
+    // While a subscriber that wants everything is there, no span that another test meets first,
+    // without one of its own, is switched off for good.
+    tracing::subscriber::set_global_default(tracing_subscriber::registry())
+        .expect("no other test has one for the whole process");
     let lines = Lines::default();
     let subscriber = tracing_subscriber::fmt()
         .json()

@@ -108,8 +108,8 @@ impl OwnWrites {
             return;
         }
         let caches = self.caches();
-        for known in caches.iter() {
-            let Known { cache, id, .. } = known;
+        let owners = owners(&caches).map(|known| known.id);
+        for Known { cache, id, .. } in caches.iter() {
             if cache.kind() != kind || !cache.will_show(written) {
                 continue;
             }
@@ -118,7 +118,7 @@ impl OwnWrites {
                 continue;
             }
             self.noted.store(true, Ordering::Release);
-            if known.has_owners && ObjectKey::from_meta(written).as_ref() == Some(key) {
+            if owners == Some(*id) && ObjectKey::from_meta(written).as_ref() == Some(key) {
                 let uid = written.uid.as_deref().unwrap_or_default();
                 self.store.wrote_itself(key, uid, *id, version);
             } else {
@@ -166,11 +166,17 @@ impl OwnWrites {
     }
 }
 
+/// The cache whose objects the keys stand for. Where several kinds share their names, it is the first:
+/// an object of another kind has a UID of its own, which says nothing of the first one's.
+fn owners(caches: &[Known]) -> Option<&Known> {
+    caches.iter().find(|known| known.has_owners)
+}
+
 /// UID of the object that `key` stands for; empty if there is none.
 fn owner_uid(caches: &[Known], key: &ObjectKey) -> String {
-    let owners = caches.iter().filter(|known| known.has_owners);
-    let mut uids = owners.filter_map(|known| known.cache.uid(key));
-    uids.next().unwrap_or_default()
+    owners(caches)
+        .and_then(|known| known.cache.uid(key))
+        .unwrap_or_default()
 }
 
 /// Kind and group of an object, as [`Cache::kind`] names them; none if only its API knows.
@@ -371,6 +377,36 @@ mod tests {
             shown.show(10, Some("u"));
             writes.wrote(&key, &successor);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_what_is_written_before_the_object_is_shown_counts_when_it_comes() {
+        let (writes, shown, key) = world();
+        shown.show(10, None);
+        writes.wrote(&key, &config(12));
+        shown.show(11, Some("u"));
+        assert!(is_behind(&writes, &key), "noted under no UID");
+        shown.show(11, Some("another"));
+        assert_eq!(writes.check(&key), Consistency::Level, "it was of `u`");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_objects_of_a_second_kind_under_the_same_names_leave_the_record_alone() {
+        let (writes, shown, key) = world();
+        let second = Shown::default();
+        second.show(10, Some("of the second kind"));
+        writes.track_owners(second.clone());
+        writes.wrote(&key, &config(15));
+        second.show(15, Some("of the second kind"));
+        let mut other = config(16);
+        other.metadata.namespace = Some("ns".to_owned());
+        other.metadata.name = Some("a".to_owned());
+        other.metadata.uid = Some("u".to_owned());
+        writes.wrote(&key, &other);
+        second.show(16, Some("of the second kind"));
+        assert!(is_behind(&writes, &key), "the first cache has seen 10");
+        shown.show(16, Some("u"));
+        assert_eq!(writes.check(&key), Consistency::Level);
     }
 
     #[tokio::test(start_paused = true)]

@@ -189,6 +189,9 @@ impl ConsistencyStore {
     ///
     /// The newest version counts; one that can't be compared replaces the one on record. Another
     /// `uid` than on record starts a fresh record.
+    ///
+    /// # Panics
+    /// If `cache` is of another store that knows more caches than this one.
     pub fn wrote(&self, key: &ObjectKey, uid: &str, cache: Tracked, version: &str) {
         self.record(key, uid, cache, version, false);
     }
@@ -196,11 +199,16 @@ impl ConsistencyStore {
     /// As [`wrote`](Self::wrote), for a write to the object that `key` stands for, whose answer said
     /// `uid`. Until the cache has reached it, a [`check`](Self::check) with another UID comes from a
     /// cache that shows an older object of that name, or none yet.
+    ///
+    /// # Panics
+    /// As [`wrote`](Self::wrote).
     pub fn wrote_itself(&self, key: &ObjectKey, uid: &str, cache: Tracked, version: &str) {
         self.record(key, uid, cache, version, true);
     }
 
     fn record(&self, key: &ObjectKey, uid: &str, cache: Tracked, version: &str, itself: bool) {
+        let known = self.caches().len();
+        assert!(cache.0 < known, "a cache that another store tracks");
         self.sweep_if_due();
         let write = Write {
             cache: cache.0,
@@ -223,15 +231,24 @@ impl ConsistencyStore {
     /// Tells whether the caches have reached the writes of `key`.
     ///
     /// Forgets the writes they have reached, and the whole record if its UID isn't `uid` (but see
-    /// [`wrote_itself`](Self::wrote_itself)).
+    /// [`wrote_itself`](Self::wrote_itself)). A record under the empty UID, of an object that no cache
+    /// had, becomes that of `uid`.
     pub fn check(&self, key: &ObjectKey, uid: &str) -> Consistency {
+        if !self.records.contains_key(key) {
+            return Consistency::Level;
+        }
+        // Before the record is taken: a cache may be anybody's closure.
+        let caches = self.caches();
+        let observed = observed(&caches);
         let Entry::Occupied(mut entry) = self.records.entry(key.clone()) else {
             return Consistency::Level;
         };
-        let caches = self.caches();
+        if entry.get().uid.is_empty() && !uid.is_empty() {
+            // Noted while no cache had the object: it is the one that has come.
+            entry.get_mut().uid = uid.into();
+        }
         let is_behind = |write: &Write| {
-            let observed = caches[write.cache].version.observed_version();
-            standing(observed.as_deref(), &write.version) == Standing::Behind
+            standing(observed[write.cache].as_deref(), &write.version) == Standing::Behind
         };
         if &*entry.get().uid != uid && !entry.get().itself.as_ref().is_some_and(is_behind) {
             entry.remove();
@@ -240,8 +257,7 @@ impl ConsistencyStore {
         let now = Instant::now();
         let mut oldest: Option<Lag> = None;
         entry.get_mut().writes.retain(|write| {
-            let cache = &caches[write.cache];
-            let observed = cache.version.observed_version();
+            let observed = &observed[write.cache];
             let standing = standing(observed.as_deref(), &write.version);
             if standing == Standing::Reached {
                 return false;
@@ -250,9 +266,9 @@ impl ConsistencyStore {
             let remaining = self.cap.saturating_sub(waited);
             if oldest.as_ref().is_none_or(|lag| remaining < lag.remaining) {
                 oldest = Some(Lag {
-                    cache: Arc::clone(&cache.name),
+                    cache: Arc::clone(&caches[write.cache].name),
                     written: Arc::clone(&write.version),
-                    observed,
+                    observed: observed.clone(),
                     waited,
                     remaining,
                 });
@@ -296,11 +312,7 @@ impl ConsistencyStore {
         if self.records.len() < self.sweep_at.load(Memory::Relaxed) {
             return;
         }
-        let observed: Vec<_> = self
-            .caches()
-            .iter()
-            .map(|cache| cache.version.observed_version())
-            .collect();
+        let observed = observed(&self.caches());
         let now = Instant::now();
         self.records.retain(|_, record| {
             record.writes.retain(|write| {
@@ -316,6 +328,12 @@ impl ConsistencyStore {
         self.sweep_at
             .store(SWEEP_FROM.max(self.records.len() * 2), Memory::Relaxed);
     }
+}
+
+/// What each cache has seen.
+fn observed(caches: &[Known]) -> Vec<Option<Arc<str>>> {
+    let versions = caches.iter().map(|cache| &cache.version);
+    versions.map(|version| version.observed_version()).collect()
 }
 
 impl Record {
@@ -501,6 +519,28 @@ mod tests {
         );
         world.see(world.proxies, "12");
         assert_eq!(world.check("a", "u"), "L");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_a_cache_may_ask_the_store_itself() {
+        let store = Arc::new(ConsistencyStore::new(CAP));
+        let asked = Arc::downgrade(&store);
+        let cache = store.track("Proxy", move || {
+            let store = asked.upgrade()?;
+            Some(store.uid(&key("a")).map_or("none", |_| "10").into())
+        });
+        store.wrote(&key("a"), "u", cache, "12");
+        assert!(matches!(
+            store.check(&key("a"), "u"),
+            Consistency::Behind(_)
+        ));
+    }
+
+    #[test]
+    #[should_panic(expected = "a cache that another store tracks")]
+    fn a_cache_of_another_store_is_refused() {
+        let cache = ConsistencyStore::new(CAP).track("Proxy", || None);
+        ConsistencyStore::new(CAP).wrote(&key("a"), "u", cache, "12");
     }
 
     #[tokio::test(start_paused = true)]
