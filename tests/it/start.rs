@@ -54,7 +54,7 @@ async fn r03_without_an_api_server_what_was_not_read_and_the_cause_are_named() {
     cluster.shutdown().await;
     for (cluster_id, what) in [
         (None, "kube-system"),
-        (Some("here"), "default/proxy-operator"),
+        (Some("here"), "the definition of the Proxy resource"),
     ] {
         let words = last_words(kubeconfig.clone(), cluster_id).await;
         for part in [what, "2s", "refused"] {
