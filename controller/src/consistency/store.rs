@@ -248,7 +248,7 @@ impl ConsistencyStore {
             entry.get_mut().uid = uid.into();
         }
         let is_behind = |write: &Write| {
-            standing(observed[write.cache].as_deref(), &write.version) == Standing::Behind
+            standing(seen(&observed, write).as_deref(), &write.version) == Standing::Behind
         };
         if &*entry.get().uid != uid && !entry.get().itself.as_ref().is_some_and(is_behind) {
             entry.remove();
@@ -257,7 +257,7 @@ impl ConsistencyStore {
         let now = Instant::now();
         let mut oldest: Option<Lag> = None;
         entry.get_mut().writes.retain(|write| {
-            let observed = &observed[write.cache];
+            let observed = seen(&observed, write);
             let standing = standing(observed.as_deref(), &write.version);
             if standing == Standing::Reached {
                 return false;
@@ -266,9 +266,11 @@ impl ConsistencyStore {
             let remaining = self.cap.saturating_sub(waited);
             if oldest.as_ref().is_none_or(|lag| remaining < lag.remaining) {
                 oldest = Some(Lag {
-                    cache: Arc::clone(&caches[write.cache].name),
+                    cache: caches
+                        .get(write.cache)
+                        .map_or_else(|| "a new source".into(), |cache| Arc::clone(&cache.name)),
                     written: Arc::clone(&write.version),
-                    observed: observed.clone(),
+                    observed,
                     waited,
                     remaining,
                 });
@@ -316,7 +318,7 @@ impl ConsistencyStore {
         let now = Instant::now();
         self.records.retain(|_, record| {
             record.writes.retain(|write| {
-                match standing(observed[write.cache].as_deref(), &write.version) {
+                match standing(seen(&observed, write).as_deref(), &write.version) {
                     Standing::Reached => false,
                     Standing::Behind => true,
                     // Nothing will ever tell that it was reached.
@@ -334,6 +336,11 @@ impl ConsistencyStore {
 fn observed(caches: &[Known]) -> Vec<Option<Arc<str>>> {
     let versions = caches.iter().map(|cache| &cache.version);
     versions.map(|version| version.observed_version()).collect()
+}
+
+/// What the cache of `write` has seen; nothing if it became known after the others were asked.
+fn seen(observed: &[Option<Arc<str>>], write: &Write) -> Option<Arc<str>> {
+    observed.get(write.cache).cloned().flatten()
 }
 
 impl Record {
