@@ -197,6 +197,8 @@ impl ProxyReconciler {
                 .refused(scope_of(owner.name, &pass.proxy().spec));
         }
         if error.is_definite() && pass.draft.get().operation.is_some() {
+            // A create that ends so counts as a loss, or it would be made again at once for ever (S-10).
+            self.count_loss(pass);
             pass.draft.clear_instance();
         }
         self.provider_failure(pass, owner.name, error, wanted)

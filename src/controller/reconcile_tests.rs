@@ -820,6 +820,7 @@ async fn s13_an_operation_that_failed_leaves_no_instance_on_record() {
     assert_eq!(world.condition("Provisioned"), "False/ProviderError");
     let status = world.proxy().status.expect("written");
     assert_eq!((status.provider_id, status.operation), (None, None));
+    assert_eq!(status.failure_streak, 1, "the next ones keep a distance");
     assert!(world.run().await);
     assert_eq!(
         (world.phase().as_str(), world.provider.made()),

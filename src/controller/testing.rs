@@ -663,8 +663,13 @@ impl World {
 
     /// Lets the orphan collection find an instance of the Proxy with that UID.
     pub(crate) fn find_unclaimed(&self, uid: &str) {
+        self.find_unclaimed_by(uid, "fake");
+    }
+
+    /// The same, by the provider of that name.
+    pub(crate) fn find_unclaimed_by(&self, uid: &str, provider: &str) {
         let key = ObjectKey::namespaced("crawl", "a");
-        self.reconciler.unclaimed.note(key, uid, "fake");
+        self.reconciler.unclaimed.note(key, uid, provider);
     }
 
     /// Events told so far; forgets them.
@@ -755,10 +760,7 @@ pub(crate) fn reconciler_of(server: Server, providers: Registry, told: &Told) ->
 
 mod mortal {
     use super::{BoxFuture, FutureExt, Mortal, Provider};
-    use crate::provider::{
-        Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
-        ProviderId,
-    };
+    use crate::provider::{Around, Error};
 
     impl Mortal {
         async fn effect<T>(&self, call: BoxFuture<'_, T>) -> T {
@@ -774,47 +776,20 @@ mod mortal {
         }
     }
 
-    impl Provider for Mortal {
-        fn create<'a>(
+    impl Around for Mortal {
+        fn inner(&self) -> &dyn Provider {
+            &self.inner
+        }
+
+        fn call<'a, T: Send + 'a>(
             &'a self,
-            request: &'a CreateRequest,
-        ) -> BoxFuture<'a, Result<Creation, Error>> {
-            self.effect(self.inner.create(request)).boxed()
-        }
-
-        fn get<'a>(
-            &'a self,
-            id: &'a ProviderId,
-            owner: &'a Owner,
-            hint: &'a Hint,
-        ) -> BoxFuture<'a, Result<Instance, Error>> {
-            self.inner.get(id, owner, hint)
-        }
-
-        fn delete<'a>(
-            &'a self,
-            id: &'a ProviderId,
-            owner: &'a Owner,
-            incarnation: &'a Incarnation,
-        ) -> BoxFuture<'a, Result<(), Error>> {
-            self.effect(self.inner.delete(id, owner, incarnation))
-                .boxed()
-        }
-
-        fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>> {
-            self.inner.find(owner)
-        }
-
-        fn list_by_tag<'a>(
-            &'a self,
-            cluster_id: &'a str,
-            page: Option<&'a str>,
-        ) -> BoxFuture<'a, Result<Page, Error>> {
-            self.inner.list_by_tag(cluster_id, page)
-        }
-
-        fn capabilities(&self) -> Capabilities {
-            self.inner.capabilities()
+            op: &'static str,
+            call: BoxFuture<'a, Result<T, Error>>,
+        ) -> BoxFuture<'a, Result<T, Error>> {
+            match op {
+                "create" | "delete" => self.effect(call).boxed(),
+                _ => call,
+            }
         }
     }
 }

@@ -56,22 +56,37 @@ impl ProxyReconciler {
         if pass.recorded().is_some() {
             return Ok(None);
         }
-        let Some(name) = self.unclaimed.take(pass.key(), pass.uid()) else {
+        let Some(found) = self.unclaimed.take(pass.key(), pass.uid()) else {
             return Ok(None);
         };
-        let Some(provider) = self.providers.get(&name) else {
-            return Ok(None);
-        };
-        let instance = match provider.find(&pass.owner(&self.cluster_id)).await {
-            Ok(Some(instance)) if !instance.deleting => instance,
-            Ok(_) => return Ok(None),
-            // It is found again in the next cycle.
-            Err(source) => {
-                return Err(Error::Provider {
-                    provider: name,
-                    source,
-                });
+        // Two entries of the configuration may lead to one place. Under the name that the Proxy asks for
+        // the instance is as it should be, and under another one it would be replaced.
+        let wanted = pass.proxy().spec.provider.clone();
+        let mut names: Vec<_> = wanted.into_iter().chain([found]).collect();
+        names.dedup();
+        let owner = pass.owner(&self.cluster_id);
+        let mut seen = None;
+        for name in names {
+            let Some(provider) = self.providers.get(&name) else {
+                continue;
+            };
+            match provider.find(&owner).await {
+                Ok(Some(instance)) => {
+                    seen = Some((name, instance));
+                    break;
+                }
+                Ok(None) => {}
+                // It is found again in the next cycle.
+                Err(source) => {
+                    return Err(Error::Provider {
+                        provider: name,
+                        source,
+                    });
+                }
             }
+        }
+        let Some((name, instance)) = seen.filter(|(_, instance)| !instance.deleting) else {
+            return Ok(None);
         };
         // S-01: what it was made from, so that a spec edited meanwhile is seen as drift.
         if let Some(hash) = &instance.spec_hash {
@@ -121,6 +136,16 @@ mod tests {
         assert_eq!(world.phase(), "Failed");
         world.provider.take_calls();
         world
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn g01_an_instance_found_under_two_names_is_recorded_under_the_wanted_one() {
+        let mut world = failed_with(&hash_of(&managed())).await;
+        world.find_unclaimed_by("u1", "fake-of-another-zone");
+        assert!(world.run().await);
+        assert_eq!(world.phase(), "Ready");
+        assert_eq!(world.status("provider"), "fake");
+        assert_eq!(world.provider.made(), 1, "it is not replaced");
     }
 
     #[tokio::test(start_paused = true)]

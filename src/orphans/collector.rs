@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::decide::{
-    Decision, Life, Look, Memory, Orphan, Rules, Sighting, Skip, Standing, Verdict, decide,
+    Decision, Life, Look, Memory, Orphan, Rules, Sighting, Skip, Standing, Verdict, Why, decide,
     standing,
 };
 use super::survey::{Survey, survey};
@@ -279,6 +279,20 @@ impl Collector {
         outcome
     }
 
+    /// G-02: asks the API server whether its Proxy claims it by now.
+    async fn still_an_orphan(&self, sighting: &Sighting) -> Result<Why, Held> {
+        let owner = &sighting.owner;
+        let live = self.fleet.claim(&owner.namespace, &owner.proxy).await;
+        let live = live.map_err(Held::Unread)?;
+        let is_paused = live
+            .as_ref()
+            .is_some_and(|claim| claim.paused && claim.uid == owner.uid);
+        match standing(sighting, live.as_ref()) {
+            Standing::Orphan(why) if !is_paused => Ok(why),
+            _ => Err(Held::Skip(Skip::Claimed)),
+        }
+    }
+
     /// G-02: deletes that very instance, if it is an orphan still.
     async fn delete(&self, sighting: &Sighting) -> Result<(), Held> {
         let Sighting {
@@ -286,14 +300,7 @@ impl Collector {
             owner,
             instance,
         } = sighting;
-        let live = self.fleet.claim(&owner.namespace, &owner.proxy).await;
-        let live = live.map_err(Held::Unread)?;
-        let paused = live
-            .as_ref()
-            .is_some_and(|claim| claim.paused && claim.uid == owner.uid);
-        if paused || !matches!(standing(sighting, live.as_ref()), Standing::Orphan(_)) {
-            return Err(Held::Skip(Skip::Claimed));
-        }
+        let why = self.still_an_orphan(sighting).await?;
         let provider = self.providers.get(name);
         let provider = provider.expect("only configured providers are asked for instances");
         let seen = match provider.get(&instance.id, owner, &Hint::default()).await {
@@ -306,6 +313,10 @@ impl Collector {
         }
         if seen.incarnation != instance.incarnation || seen.tags != instance.tags {
             return Err(Held::Skip(Skip::Changed));
+        }
+        // A Proxy that lives takes over what bears its name when it loses what it has, maybe just now.
+        if why == Why::NotTheOne {
+            self.still_an_orphan(sighting).await?;
         }
         if !(self.leads)() {
             return Err(Held::Skip(Skip::NotLeading));

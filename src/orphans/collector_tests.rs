@@ -130,12 +130,7 @@ impl Stage {
     }
 
     fn proxy(&self, name: &str, status: &Value) {
-        let proxy = json!({
-            "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
-            "metadata": { "name": name, "namespace": "crawl", "uid": uid(name), "generation": 1 },
-            "spec": { "provider": "sim" }, "status": status,
-        });
-        self.server.put(&format!("proxies/{name}"), proxy);
+        put_proxy(&self.server, name, status);
     }
 
     /// A Proxy that runs.
@@ -145,9 +140,7 @@ impl Stage {
     }
 
     fn record(&self, name: &str, instance: &Instance) {
-        let status = json!({ "providerID": instance.id.as_str(),
-            "instanceUID": instance.incarnation.as_str() });
-        self.proxy(name, &status);
+        self.proxy(name, &recorded(instance));
     }
 
     /// The next cycle, when its time has come.
@@ -189,6 +182,20 @@ impl Stage {
             .lines()
             .any(|one| one == line)
     }
+}
+
+fn put_proxy(server: &Server, name: &str, status: &Value) {
+    let proxy = json!({
+        "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
+        "metadata": { "name": name, "namespace": "crawl", "uid": uid(name), "generation": 1 },
+        "spec": { "provider": "sim" }, "status": status,
+    });
+    server.put(&format!("proxies/{name}"), proxy);
+}
+
+/// The status of a Proxy that has this instance on record.
+fn recorded(instance: &Instance) -> Value {
+    json!({ "providerID": instance.id.as_str(), "instanceUID": instance.incarnation.as_str() })
 }
 
 fn uid(name: &str) -> String {
@@ -503,6 +510,34 @@ async fn g01_an_instance_beside_the_recorded_one_is_an_orphan() {
     );
     assert_eq!(stage.cycles_until_deleted(3).await, Some(2));
     assert!(!stage.is_kept("stray") && stage.is_kept("alive"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g02_a_stray_that_its_proxy_takes_over_while_it_is_read_again_stays() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    let stray = stage.make("stray", "zone-a").await;
+    stage.proxy(
+        "stray",
+        &json!({ "providerID": "other://px-u-stray", "instanceUID": "1" }),
+    );
+    stage.cycle().await;
+    stage.world.add_rule(Rule {
+        op: Some(Op::Get),
+        delay: Duration::from_secs(10),
+        ..Rule::default()
+    });
+    let server = stage.server.clone();
+    let take_over = async {
+        tokio::time::sleep(CYCLE + Duration::from_secs(5)).await;
+        put_proxy(&server, "stray", &recorded(&stray));
+    };
+    let (second, ()) = tokio::join!(stage.cycle(), take_over);
+    assert_eq!(
+        second.decision.orphans[0].verdict,
+        Verdict::Keep(Skip::Claimed)
+    );
+    assert!(stage.is_kept("stray"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -241,19 +241,21 @@ async fn delete(
     if let Some(guard) = first.decision.guard {
         return Err(Error::Guarded(guard));
     }
-    let found = first.decision.orphans.len();
+    let candidates = || {
+        first
+            .decision
+            .orphans
+            .iter()
+            .filter(|orphan| orphan.may_go())
+    };
+    let found = candidates().count();
     if found != usize::try_from(count).unwrap_or(usize::MAX) {
         return Err(Error::Count {
             found,
             asked: count,
         });
     }
-    let lives = first
-        .decision
-        .orphans
-        .iter()
-        .map(|orphan| orphan.sighting.life());
-    let approved: HashSet<Life> = lives.collect();
+    let approved: HashSet<Life> = candidates().map(|orphan| orphan.sighting.life()).collect();
     let mut deleted = Vec::new();
     let outcome = loop {
         let wait = tokio::time::sleep(collector.settings.interval);

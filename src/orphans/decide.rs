@@ -205,6 +205,13 @@ pub(crate) struct Orphan {
     pub(crate) verdict: Verdict,
 }
 
+impl Orphan {
+    /// Whether it can be deleted in any cycle; somebody has to see to the others.
+    pub(crate) fn may_go(&self) -> bool {
+        !matches!(self.verdict, Verdict::Keep(Skip::Paused | Skip::Nameless))
+    }
+}
+
 /// What a cycle comes to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Decision {
@@ -239,7 +246,6 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
             return decision;
         }
     };
-    let mut paused = HashSet::new();
     for sighting in look.sightings {
         let instance = &sighting.instance;
         let silent = look.unreachable.get(&sighting.provider);
@@ -259,9 +265,10 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
             Standing::Orphan(why) => {
                 let life = sighting.life();
                 let cycles = memory.0.get(&life).map_or(1, |before| before + 1);
-                if claim.is_some_and(|claim| claim.paused) {
-                    paused.insert(life.clone());
-                }
+                let verdict = match never(&sighting.owner, claim) {
+                    Some(skip) => Verdict::Keep(skip),
+                    None => Verdict::Delete,
+                };
                 decision.memory.0.insert(life, cycles);
                 let age = instance
                     .created
@@ -271,7 +278,7 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
                     why,
                     cycles,
                     age,
-                    verdict: Verdict::Delete,
+                    verdict,
                 });
             }
         }
@@ -292,9 +299,8 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
     });
     let is_guarded = decision.guard.is_some();
     let mut room = MOST_PER_CYCLE;
-    for orphan in &mut decision.orphans {
-        let is_paused = paused.contains(&orphan.sighting.life());
-        orphan.verdict = match skip(orphan, is_paused, is_guarded, rules) {
+    for orphan in decision.orphans.iter_mut().filter(|orphan| orphan.may_go()) {
+        orphan.verdict = match skip(orphan, is_guarded, rules) {
             Some(skip) => Verdict::Keep(skip),
             None if room == 0 => Verdict::Keep(Skip::Limit),
             None => {
@@ -307,8 +313,11 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
 }
 
 /// G-03, as far as it counts.
+///
+/// What is never deleted is no candidate: orphans that stay for ever must not keep all others.
 fn by_numbers(decision: &Decision, proxies: usize) -> Option<Guard> {
-    let orphans = decision.orphans.len();
+    let candidates = decision.orphans.iter().filter(|orphan| orphan.may_go());
+    let orphans = candidates.count();
     if proxies == 0 && decision.listed > 0 {
         return Some(Guard::NoProxies {
             instances: decision.listed,
@@ -318,13 +327,17 @@ fn by_numbers(decision: &Decision, proxies: usize) -> Option<Guard> {
     (orphans > limit).then_some(Guard::TooMany { orphans, limit })
 }
 
-fn skip(orphan: &Orphan, is_paused: bool, is_guarded: bool, rules: Rules<'_>) -> Option<Skip> {
+/// Why an orphan stays whatever the cycle, if it does; `claim` is that of its Proxy.
+fn never(owner: &Owner, claim: Option<&Claim>) -> Option<Skip> {
+    if claim.is_some_and(|claim| claim.paused) {
+        return Some(Skip::Paused);
+    }
+    (owner.namespace.is_empty() || owner.proxy.is_empty()).then_some(Skip::Nameless)
+}
+
+fn skip(orphan: &Orphan, is_guarded: bool, rules: Rules<'_>) -> Option<Skip> {
     let is_approved = |approved: &HashSet<Life>| approved.contains(&orphan.sighting.life());
-    let owner = &orphan.sighting.owner;
-    let is_nameless = owner.namespace.is_empty() || owner.proxy.is_empty();
     let reasons = [
-        (is_paused, Skip::Paused),
-        (is_nameless, Skip::Nameless),
         (
             orphan.age.is_none_or(|age| age < rules.min_age),
             Skip::Young,

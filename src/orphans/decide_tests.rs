@@ -233,7 +233,15 @@ fn g03_each_guard_keeps_every_orphan() {
         calm: Duration::ZERO,
         wanted: HOUR,
     };
+    let beside_those_that_stay = {
+        let mut sightings: Vec<_> = (0..5).map(|n| seen(&format!("o{n}"))).collect();
+        for nameless in &mut sightings[1..] {
+            nameless.owner.proxy.clear();
+        }
+        look([vec![seen("a")], sightings].concat(), &["a"])
+    };
     for (look, cause) in [
+        (beside_those_that_stay, None),
         (orphans(3, &["a"]), None),
         (orphans(4, &["a"]), Some("too-many")),
         // A fifth of 25.

@@ -1,6 +1,6 @@
 //! The first look of a cycle: all instances of the cluster, at all providers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::decide::Sighting;
@@ -19,6 +19,8 @@ pub(crate) struct Survey {
 /// Lists by cluster tag. A provider that fails on any page is left out whole (G-04).
 pub(crate) async fn survey(providers: &Registry, cluster_id: &str) -> Survey {
     let mut survey = Survey::default();
+    // Two entries of the configuration may lead to one place, and both list what is there.
+    let mut seen = HashSet::new();
     for (name, provider) in providers.iter() {
         let name: Arc<str> = Arc::from(name);
         match all(&**provider, cluster_id).await {
@@ -28,7 +30,10 @@ pub(crate) async fn survey(providers: &Registry, cluster_id: &str) -> Survey {
                     owner,
                     instance,
                 };
-                survey.sightings.extend(listed.into_iter().map(sighting));
+                let new = listed
+                    .into_iter()
+                    .filter(|listed| seen.insert(listed.instance.id.clone()));
+                survey.sightings.extend(new.map(sighting));
                 if !unreachable.is_empty() {
                     survey.unreachable.insert(name, unreachable);
                 }

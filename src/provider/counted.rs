@@ -7,10 +7,7 @@ use dashmap::DashMap;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{
-    Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
-    Provider, ProviderId,
-};
+use super::{Around, Error, Provider};
 
 /// Calls of providers by provider, operation and class of the outcome; clones share the numbers.
 #[derive(Clone, Debug, Default)]
@@ -42,8 +39,12 @@ pub(super) struct Counted {
     pub(super) calls: ProviderCalls,
 }
 
-impl Counted {
-    fn call<'a, T: 'a>(
+impl Around for Counted {
+    fn inner(&self) -> &dyn Provider {
+        &*self.inner
+    }
+
+    fn call<'a, T: Send + 'a>(
         &'a self,
         op: &'static str,
         call: BoxFuture<'a, Result<T, Error>>,
@@ -56,50 +57,6 @@ impl Counted {
             self.calls.add(&self.name, op, class);
         })
         .boxed()
-    }
-}
-
-impl Provider for Counted {
-    fn create<'a>(&'a self, request: &'a CreateRequest) -> BoxFuture<'a, Result<Creation, Error>> {
-        self.call("create", self.inner.create(request))
-    }
-
-    fn get<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        owner: &'a Owner,
-        hint: &'a Hint,
-    ) -> BoxFuture<'a, Result<Instance, Error>> {
-        self.call("get", self.inner.get(id, owner, hint))
-    }
-
-    fn delete<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        owner: &'a Owner,
-        incarnation: &'a Incarnation,
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        self.call("delete", self.inner.delete(id, owner, incarnation))
-    }
-
-    fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>> {
-        self.call("find", self.inner.find(owner))
-    }
-
-    fn delete_leftovers<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<(), Error>> {
-        self.call("delete_leftovers", self.inner.delete_leftovers(owner))
-    }
-
-    fn list_by_tag<'a>(
-        &'a self,
-        cluster_id: &'a str,
-        page: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, Error>> {
-        self.call("list", self.inner.list_by_tag(cluster_id, page))
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
     }
 }
 

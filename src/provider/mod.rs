@@ -26,6 +26,7 @@ use k8s_openapi::jiff::Timestamp;
 use self::counted::Counted;
 use crate::api::{Machine, Protocol, SpecHash};
 
+mod around;
 pub mod config;
 #[cfg(test)]
 pub(crate) mod conformance;
@@ -40,6 +41,7 @@ mod paced;
 pub mod sim;
 
 pub use crate::secret::Redacted;
+pub(crate) use around::Around;
 pub(crate) use counted::ProviderCalls;
 pub use error::{Class, Error, Reason};
 pub use paced::{Pace, Paced};

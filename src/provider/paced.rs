@@ -9,10 +9,7 @@ use futures::future::BoxFuture;
 use governor::{DefaultDirectRateLimiter, Quota};
 use tracing::Instrument;
 
-use super::{
-    CALL_TIMEOUT, Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner,
-    Page, Provider, ProviderId, Reason,
-};
+use super::{Around, CALL_TIMEOUT, Error, Provider, Reason};
 
 /// How fast a provider may be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +62,17 @@ impl<P: Provider> Paced<P> {
             timeout: CALL_TIMEOUT,
         }
     }
+}
+
+impl<P: Provider> Around for Paced<P> {
+    fn inner(&self) -> &dyn Provider {
+        &self.inner
+    }
 
     fn call<'a, T: Send + 'a>(
         &'a self,
         op: &'static str,
-        call: impl Future<Output = Result<T, Error>> + Send + 'a,
+        call: BoxFuture<'a, Result<T, Error>>,
     ) -> BoxFuture<'a, Result<T, Error>> {
         let span = tracing::debug_span!("provider.call", provider = %self.name, op);
         async move {
@@ -88,50 +91,6 @@ impl<P: Provider> Paced<P> {
         }
         .instrument(span)
         .boxed()
-    }
-}
-
-impl<P: Provider> Provider for Paced<P> {
-    fn create<'a>(&'a self, request: &'a CreateRequest) -> BoxFuture<'a, Result<Creation, Error>> {
-        self.call("create", self.inner.create(request))
-    }
-
-    fn get<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        owner: &'a Owner,
-        hint: &'a Hint,
-    ) -> BoxFuture<'a, Result<Instance, Error>> {
-        self.call("get", self.inner.get(id, owner, hint))
-    }
-
-    fn delete<'a>(
-        &'a self,
-        id: &'a ProviderId,
-        owner: &'a Owner,
-        incarnation: &'a Incarnation,
-    ) -> BoxFuture<'a, Result<(), Error>> {
-        self.call("delete", self.inner.delete(id, owner, incarnation))
-    }
-
-    fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>> {
-        self.call("find", self.inner.find(owner))
-    }
-
-    fn delete_leftovers<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<(), Error>> {
-        self.call("delete_leftovers", self.inner.delete_leftovers(owner))
-    }
-
-    fn list_by_tag<'a>(
-        &'a self,
-        cluster_id: &'a str,
-        page: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Page, Error>> {
-        self.call("list", self.inner.list_by_tag(cluster_id, page))
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
     }
 }
 

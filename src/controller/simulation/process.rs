@@ -566,6 +566,10 @@ impl Provider for Mortal {
         self.call("find", self.inner.find(owner))
     }
 
+    fn delete_leftovers<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<(), Error>> {
+        self.call("delete_leftovers", self.inner.delete_leftovers(owner))
+    }
+
     fn list_by_tag<'a>(
         &'a self,
         cluster_id: &'a str,

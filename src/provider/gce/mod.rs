@@ -172,7 +172,6 @@ impl GceProvider {
             "insert accepted"
         );
         self.watch_early(place, owner, &operation).await?;
-        self.answered(&owner.uid);
         let unseen = Instance {
             tags: request.tags.clone(),
             spec_hash: Some(request.spec_hash.clone()),
@@ -314,20 +313,21 @@ impl GceProvider {
         }
         match self.read(place, owner, hint).await {
             Err(error) if error.is_not_found() => self.missing(place, owner, hint, error).await,
-            outcome => outcome,
+            Ok(seen) => {
+                // Not before: an insert that was accepted may still end with an answer nobody knows.
+                if seen.state == InstanceState::Running {
+                    self.answered(&owner.uid);
+                }
+                Ok(seen)
+            }
+            refused => refused,
         }
     }
 
     /// P-28: a VM that ran and runs on, as of the latest list; anything else is for a look of its own.
     async fn glance(&self, id: &ProviderId, owner: &Owner, hint: &Hint) -> Option<Instance> {
         let list = self.list_all(&owner.cluster_id);
-        let seen = match self.snapshot.look(&owner.cluster_id, id, list).await {
-            Ok(seen) => seen?,
-            Err(error) => {
-                tracing::debug!(%error, "no list to look into");
-                return None;
-            }
-        };
+        let seen = self.snapshot.look(&owner.cluster_id, id, list).await?;
         let is_unchanged = seen.state == InstanceState::Running
             && !seen.deleting
             && hint.incarnation.as_ref() == Some(&seen.incarnation)

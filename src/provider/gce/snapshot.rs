@@ -18,9 +18,14 @@ use crate::provider::{Error, Instance, ProviderId};
 pub struct Snapshot {
     max_age: Duration,
     latest: ArcSwapOption<View>,
+    /// When the last list failed or took too long.
+    failed: ArcSwapOption<Instant>,
     /// One list at a time, whoever asks.
     turn: Semaphore,
 }
+
+/// How long a list may take. A look that waits for it has time left for a call of its own.
+const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 struct View {
@@ -37,6 +42,7 @@ impl Snapshot {
         Self {
             max_age,
             latest: ArcSwapOption::empty(),
+            failed: ArcSwapOption::empty(),
             turn: Semaphore::new(1),
         }
     }
@@ -44,28 +50,44 @@ impl Snapshot {
     /// The instance as the list shows it, after a new list where the last one is too old; `None`
     /// where it is not in it, which says nothing: a list may lag, and a zone may not have answered.
     ///
-    /// # Errors
-    ///
-    /// Whatever `list` fails with.
+    /// `None` too where `list` fails or takes longer than 20 s, or did so within the age of a list: a
+    /// list that does not come must not keep anybody from looking at the VM itself.
     pub async fn look(
         &self,
         cluster_id: &Arc<str>,
         id: &ProviderId,
         list: impl Future<Output = Result<Vec<Instance>, Error>>,
-    ) -> Result<Option<Instance>, Error> {
+    ) -> Option<Instance> {
         if let Some(view) = self.fresh(cluster_id) {
-            return Ok(view.instances.get(id).cloned());
+            return view.instances.get(id).cloned();
         }
-        let Ok(_turn) = self.turn.acquire().await else {
-            return Ok(None);
-        };
+        if self.has_failed() {
+            return None;
+        }
+        // It is given back after `LIST_TIMEOUT` at the latest.
+        let _turn = self.turn.acquire().await.ok()?;
         // Whoever had the turn before may have brought it.
         if let Some(view) = self.fresh(cluster_id) {
-            return Ok(view.instances.get(id).cloned());
+            return view.instances.get(id).cloned();
+        }
+        if self.has_failed() {
+            return None;
         }
         let taken = Instant::now();
-        let instances = list
-            .await?
+        let listed = match tokio::time::timeout(LIST_TIMEOUT, list).await {
+            Ok(Ok(listed)) => listed,
+            failed => {
+                self.failed.store(Some(Arc::new(Instant::now())));
+                match failed {
+                    Ok(Err(error)) => tracing::debug!(%error, "no list to look into"),
+                    _ => {
+                        tracing::debug!(after = ?LIST_TIMEOUT, "the list to look into takes too long")
+                    }
+                }
+                return None;
+            }
+        };
+        let instances = listed
             .into_iter()
             .map(|seen| (seen.id.clone(), seen))
             .collect();
@@ -75,12 +97,19 @@ impl Snapshot {
             instances,
         });
         self.latest.store(Some(Arc::clone(&view)));
-        Ok(view.instances.get(id).cloned())
+        view.instances.get(id).cloned()
     }
 
     /// Forgets the list: something was changed since.
     pub fn forget(&self) {
         self.latest.store(None);
+    }
+
+    fn has_failed(&self) -> bool {
+        let failed = self.failed.load();
+        failed
+            .as_ref()
+            .is_some_and(|at| at.elapsed() < self.max_age)
     }
 
     fn fresh(&self, cluster_id: &Arc<str>) -> Option<Arc<View>> {
@@ -121,8 +150,7 @@ mod tests {
             let (snapshot, cluster) = (&snapshot, &cluster);
             async move {
                 let id = instance(name).id;
-                let seen = snapshot.look(cluster, &id, list).await.expect("listed");
-                seen.is_some()
+                snapshot.look(cluster, &id, list).await.is_some()
             }
         };
         let looks = futures::future::join_all((0..50).map(|_| look("a"))).await;
@@ -138,18 +166,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_fails_is_not_kept() {
-        let (snapshot, cluster) = (Snapshot::new(MAX_LIST_AGE), Arc::from("c"));
-        let id = instance("a").id;
-        let failed = async { Err(Error::new(Reason::Unavailable, "down")) };
-        assert!(snapshot.look(&cluster, &id, failed).await.is_err());
-        let worked = async { Ok(vec![instance("a")]) };
-        assert!(
-            snapshot
-                .look(&cluster, &id, worked)
-                .await
-                .expect("listed")
-                .is_some()
-        );
+    async fn a_list_that_fails_or_hangs_holds_nobody_up_and_is_tried_again_later() {
+        for hangs in [false, true] {
+            let (snapshot, lists) = (Snapshot::new(MAX_LIST_AGE), AtomicU32::new(0));
+            let (cluster, id) = (Arc::from("c"), instance("a").id);
+            let look = || {
+                let list = async {
+                    lists.fetch_add(1, Ordering::Relaxed);
+                    if hangs {
+                        std::future::pending::<()>().await;
+                    }
+                    Err(Error::new(Reason::Unavailable, "down"))
+                };
+                snapshot.look(&cluster, &id, list)
+            };
+            let began = Instant::now();
+            let seen = futures::future::join_all((0..50).map(|_| look())).await;
+            assert!(seen.iter().all(Option::is_none));
+            assert!(
+                began.elapsed() <= LIST_TIMEOUT,
+                "time is left for the VM itself"
+            );
+            assert_eq!(lists.load(Ordering::Relaxed), 1, "for all of them");
+            tokio::time::advance(MAX_LIST_AGE).await;
+            let worked = async { Ok(vec![instance("a")]) };
+            assert!(snapshot.look(&cluster, &id, worked).await.is_some());
+        }
     }
 }
