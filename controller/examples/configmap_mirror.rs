@@ -23,7 +23,7 @@ struct Mirror {
 }
 
 impl Reconciler for Mirror {
-    async fn reconcile(&self, key: &ObjectKey, _: &Context) -> Result<Action, ReconcileError> {
+    async fn reconcile(&self, key: &ObjectKey, ctx: &Context) -> Result<Action, ReconcileError> {
         let lister = self.configs.lister();
         let (Some(source), Some(namespace)) = (lister.get(key), key.namespace()) else {
             return Ok(Action::Done); // gone, and its mirror before it
@@ -63,8 +63,8 @@ impl Reconciler for Mirror {
         owners::set_controller(&mut mirror, &*source)?;
         match present {
             Some(present) if *present == mirror => {}
-            Some(_) => drop(api.replace(&name, &PostParams::default(), &mirror).await?),
-            None => drop(api.create(&PostParams::default(), &mirror).await?),
+            Some(_) => ctx.wrote(&api.replace(&name, &PostParams::default(), &mirror).await?),
+            None => ctx.wrote(&api.create(&PostParams::default(), &mirror).await?),
         }
         Ok(Action::Done)
     }

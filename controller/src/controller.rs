@@ -466,7 +466,8 @@ impl ControllerHandle {
         self.intake.queue.add(key);
     }
 
-    /// Asks for a reconcile of `key` in `after`, whatever happens to the key until then.
+    /// Asks for a reconcile of `key` in `after`, whatever events come until then. Where a retry of the key,
+    /// or a wait that its result asked for, is due earlier, that run stands for this one too.
     pub fn trigger_after(&self, key: ObjectKey, after: Duration) {
         let after = Some(after);
         let origin = Origin::Reminder;

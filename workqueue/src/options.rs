@@ -109,7 +109,8 @@ pub enum Origin {
     /// It is the outcome of a run, such as a retry: any later run makes it pointless.
     #[default]
     Result,
-    /// Somebody asked to be called at that time: it stays pending whatever else happens.
+    /// Somebody asked to be called at that time: it stays pending whatever is added at once. A key has one
+    /// deadline, so one that is due earlier stands for this one too.
     Reminder,
 }
 
