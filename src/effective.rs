@@ -33,14 +33,15 @@ pub(crate) fn effective(command: &clap::Command, matches: &ArgMatches) -> String
     flags.collect()
 }
 
-/// An address without what stands before the @ of its host.
+/// An address without what stands before the @ of its host, and without its query.
 fn without_login(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_owned();
     };
-    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
+    // A password may have any sign in it, a slash or an @ too, and a query may have one of its own.
+    let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}://{host}")
 }
 
 #[cfg(test)]
@@ -66,7 +67,7 @@ mod tests {
         let args = [
             "run",
             "--store",
-            "redis://me:hunter2@host:1/a@b",
+            "redis://me:hun/t@er2@host:1/2?password=hunter2",
             "--print-config",
         ];
         let matches = command().try_get_matches_from(args).expect("valid");
@@ -76,7 +77,7 @@ mod tests {
         assert_eq!(
             shown,
             "workers: \"3\" # default\n\
-             store: \"redis://host:1/a@b\" # --store\n\
+             store: \"redis://host:1/2\" # --store\n\
              file: null # not set\n\
              elect: \"false\" # default\n"
         );

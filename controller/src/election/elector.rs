@@ -197,18 +197,14 @@ struct Round<'a> {
 impl Round<'_> {
     /// Tries for the Lease until it is won (true) or `stop` (false).
     async fn campaign(&mut self, candidate: &impl Candidate, stop: &CancellationToken) -> bool {
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return false,
-                // Dropping a step may leave a write in doubt, which the release looks after.
-                _ = self.step(candidate) => {}
-            }
+        while !stop.is_cancelled() {
+            self.step(candidate, stop).await;
             if self.contender.term().is_some() {
                 // A stop that came meanwhile wins: nothing of the term has begun.
                 return !stop.is_cancelled();
             }
         }
+        false
     }
 
     /// Does the work of the present term while renewing the Lease.
@@ -227,10 +223,11 @@ impl Round<'_> {
         let mut work = JoinSet::new();
         let leader = Arc::clone(candidate);
         work.spawn(async move { leader.lead(term).await });
+        let never = CancellationToken::new();
         let end = loop {
             tokio::select! {
                 biased;
-                loss = self.step(&**candidate) => if let Some(loss) = loss {
+                loss = self.step(&**candidate, &never) => if let Some(loss) = loss {
                     break End::Lost(loss);
                 },
                 ended = work.join_next() => match ended {
@@ -267,15 +264,29 @@ impl Round<'_> {
     }
 
     /// Carries out one step: a call or a wait. Some: the term is lost.
-    async fn step(&mut self, candidate: &impl Candidate) -> Option<Loss> {
+    ///
+    /// `stop` cuts a wait and a look short. A write goes on to its answer, or to the end of its time: one that
+    /// is given up could arrive after the release, and leave the Lease with a process that has ended.
+    async fn step(&mut self, candidate: &impl Candidate, stop: &CancellationToken) -> Option<Loss> {
         match self.contender.next(now()) {
             Next::Lost(loss) => return Some(loss),
-            Next::Sleep(until) => tokio::time::sleep_until(until).await,
+            Next::Sleep(until) => {
+                let wait = tokio::time::sleep_until(until);
+                let _ = stop.run_until_cancelled(wait).await;
+            }
             Next::Call(call, limit) => {
-                let answer = self.call(call, limit).await;
+                let is_a_look = call == Call::Get;
+                let answer = self.call(call, limit);
+                let answer = if is_a_look {
+                    stop.run_until_cancelled(answer).await?
+                } else {
+                    answer.await
+                };
                 self.contender.answered(answer, now(), rand::random());
                 self.elector.shared.publish(&self.contender);
-                self.report(candidate);
+                if !stop.is_cancelled() {
+                    self.report(candidate);
+                }
             }
         }
         None

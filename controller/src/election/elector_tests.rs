@@ -234,6 +234,33 @@ async fn c34_a_contender_that_is_stopped_never_leads_and_calls_nothing_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c34_what_a_stopped_contender_had_sent_does_not_arrive_after_the_release() {
+    let server = Shelf::default();
+    server.lock().unwrap().put("other", 1);
+    let (candidate, notes) = Noting::new(until_cancelled);
+    // Stopped while the call that would win is on its way.
+    let wire = Wire::with(&server, |call| match call {
+        Call::Get => Some((Duration::ZERO, Duration::ZERO)),
+        _ => Some((seconds(4), Duration::ZERO)),
+    });
+    let stop = CancellationToken::new();
+    let elector = elector("me", wire);
+    let (result, ()) = tokio::join!(elector.run(candidate, stop.clone()), async {
+        tokio::time::sleep(Duration::from_millis(15_500)).await;
+        assert_eq!(server.lock().unwrap().record().holder, "other");
+        stop.cancel();
+    });
+    result.unwrap();
+    assert_eq!(*notes.lock().unwrap(), ["leader other"]);
+    tokio::time::sleep(seconds(30)).await;
+    assert_eq!(
+        server.lock().unwrap().record().holder,
+        "",
+        "given back, for good"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn c45_a_lease_that_is_not_renewed_in_time_ends_the_work_and_then_the_election() {
     let server = Shelf::default();
     let start = Instant::now();

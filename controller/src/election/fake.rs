@@ -112,8 +112,13 @@ impl Lock for Wire {
             let Some((there, back)) = (self.way)(&call) else {
                 return std::future::pending().await;
             };
-            tokio::time::sleep(there).await;
-            let answer = self.server.lock().unwrap().apply(&call);
+            // What is on its way arrives, whether or not anybody waits for the answer.
+            let server = Arc::clone(&self.server);
+            let arrival = tokio::spawn(async move {
+                tokio::time::sleep(there).await;
+                server.lock().unwrap().apply(&call)
+            });
+            let answer = arrival.await.unwrap();
             tokio::time::sleep(back).await;
             let status = |code, reason| {
                 let status = Status::failure("as the test wants it", reason).with_code(code);
