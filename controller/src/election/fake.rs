@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube_core::Status;
+use tokio_util::task::TaskTracker;
 
 use super::Record;
 use super::contender::{Answer, Call};
@@ -86,6 +87,8 @@ type Way = dyn Fn(&Call) -> Option<(Duration, Duration)> + Send + Sync;
 pub(super) struct Wire {
     pub(super) server: Arc<Mutex<Server>>,
     way: Arc<Way>,
+    /// Calls on their way.
+    arrivals: TaskTracker,
 }
 
 impl Wire {
@@ -102,6 +105,7 @@ impl Wire {
         Self {
             server: Arc::clone(server),
             way: Arc::new(way),
+            arrivals: TaskTracker::new(),
         }
     }
 }
@@ -114,7 +118,7 @@ impl Lock for Wire {
             };
             // What is on its way arrives, whether or not anybody waits for the answer.
             let server = Arc::clone(&self.server);
-            let arrival = tokio::spawn(async move {
+            let arrival = self.arrivals.spawn(async move {
                 tokio::time::sleep(there).await;
                 server.lock().unwrap().apply(&call)
             });
