@@ -91,17 +91,6 @@ pub(crate) fn count_generation(resource: &Resource, object: &mut Value, old: &Va
     if !resource.traits.generation {
         return;
     }
-    let ignores_status = resource.status;
-    let desired = |value: &Value| -> Map<String, Value> {
-        let mut fields = value.as_object().cloned().unwrap_or_default();
-        for key in ["metadata", "apiVersion", "kind"] {
-            fields.remove(key);
-        }
-        if ignores_status {
-            fields.remove("status");
-        }
-        fields
-    };
     let counted_metadata = |value: &Value, key: &str| value["metadata"][key].clone();
     let by_metadata = match &*resource.kind {
         "Deployment" => {
@@ -110,9 +99,27 @@ pub(crate) fn count_generation(resource: &Resource, object: &mut Value, old: &Va
         "EndpointSlice" => counted_metadata(object, "labels") != counted_metadata(old, "labels"),
         _ => false,
     };
-    if by_metadata || desired(object) != desired(old) {
+    if by_metadata || !wants_the_same(object, old, resource.status) {
         bump_generation(object);
     }
+}
+
+/// Whether two objects differ in metadata at most, and in the status where that is reported apart.
+fn wants_the_same(a: &Value, b: &Value, ignores_status: bool) -> bool {
+    let is_desired = |name: &str| match name {
+        "metadata" | "apiVersion" | "kind" => false,
+        "status" => !ignores_status,
+        _ => true,
+    };
+    let count = |object: &Value| {
+        let fields = object.as_object().into_iter().flatten();
+        fields.filter(|(name, _)| is_desired(name)).count()
+    };
+    count(a) == count(b)
+        && a.as_object()
+            .into_iter()
+            .flatten()
+            .all(|(name, value)| !is_desired(name) || b.get(name) == Some(value))
 }
 
 /// Adds one to `metadata.generation`, if the object counts it.

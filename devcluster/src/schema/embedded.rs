@@ -3,28 +3,34 @@
 use serde_json::{Map, Value};
 
 use super::field_error::FieldError;
+use super::names;
+use super::path::{self, Place};
 use super::structural::Schema;
-use super::{names, path};
 
 /// What is wrong with apiVersion, kind and metadata of every embedded resource.
-pub(super) fn problems(schema: &Schema, value: &Value, at: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn problems(
+    schema: &Schema,
+    value: &Value,
+    at: &Place<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     match value {
         Value::Object(fields) => {
             if schema.embedded {
-                resource(fields, at, errors);
+                resource(fields, &at.to_string(), errors);
             }
             for (name, value) in fields {
                 if let Some(property) = schema.properties.get(name) {
-                    problems(property, value, &path::child(at, name), errors);
+                    problems(property, value, &at.child(name), errors);
                 } else if let Some(of) = schema.additional_schema() {
-                    problems(of, value, &path::key(at, name), errors);
+                    problems(of, value, &at.key(name), errors);
                 }
             }
         }
         Value::Array(items) => {
             if let Some(of) = schema.items.as_deref() {
                 for (index, item) in items.iter().enumerate() {
-                    problems(of, item, &path::index(at, index), errors);
+                    problems(of, item, &at.index(index), errors);
                 }
             }
         }

@@ -5,19 +5,24 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::field_error::FieldError;
-use super::path;
+use super::path::Place;
 use super::structural::Schema;
 
 /// Every repeated item of a set and every repeated key of a map list.
-pub(super) fn problems(schema: &Schema, value: &Value, at: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn problems(
+    schema: &Schema,
+    value: &Value,
+    at: &Place<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 if let Some(of) = schema.additional_schema() {
-                    problems(of, value, &path::key(at, name), errors);
+                    problems(of, value, &at.key(name), errors);
                 }
                 if let Some(property) = schema.properties.get(name) {
-                    problems(property, value, &path::child(at, name), errors);
+                    problems(property, value, &at.child(name), errors);
                 }
             }
         }
@@ -25,7 +30,7 @@ pub(super) fn problems(schema: &Schema, value: &Value, at: &str, errors: &mut Ve
             match schema.list_type.as_deref() {
                 Some("set") => {
                     for index in repeated(items) {
-                        let field = path::index(at, index);
+                        let field = at.index(index).to_string();
                         errors.push(FieldError::duplicate(field, items[index].clone()));
                     }
                 }
@@ -34,7 +39,7 @@ pub(super) fn problems(schema: &Schema, value: &Value, at: &str, errors: &mut Ve
             }
             if let Some(of) = schema.items.as_deref() {
                 for (index, item) in items.iter().enumerate() {
-                    problems(of, item, &path::index(at, index), errors);
+                    problems(of, item, &at.index(index), errors);
                 }
             }
         }
@@ -42,11 +47,11 @@ pub(super) fn problems(schema: &Schema, value: &Value, at: &str, errors: &mut Ve
     }
 }
 
-fn map_problems(schema: &Schema, items: &[Value], at: &str, errors: &mut Vec<FieldError>) {
+fn map_problems(schema: &Schema, items: &[Value], at: &Place<'_>, errors: &mut Vec<FieldError>) {
     let is_entry = |item: &Value| item.is_object() || item.is_null();
     if let Some(index) = items.iter().position(|item| !is_entry(item)) {
         errors.push(FieldError::invalid(
-            path::index(at, index),
+            at.index(index).to_string(),
             items[index].clone(),
             "must be an object for an array of list-type map",
         ));
@@ -65,7 +70,7 @@ fn map_problems(schema: &Schema, items: &[Value], at: &str, errors: &mut Vec<Fie
         .collect();
     for index in repeated(&keys) {
         errors.push(FieldError::duplicate(
-            path::index(at, index),
+            at.index(index).to_string(),
             keys[index].clone(),
         ));
     }

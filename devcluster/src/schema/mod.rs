@@ -26,6 +26,7 @@ use serde_json::Value;
 
 pub(crate) use field_error::{ErrorKind, FieldError, aggregate, invalid_message};
 
+use path::Place;
 use structural::Schema;
 
 /// The schema of one version of a custom resource, ready for use.
@@ -96,14 +97,19 @@ impl CompiledSchema {
         new: &Value,
         old: Option<&Value>,
     ) -> Vec<FieldError> {
-        embedded::problems(&self.schema, new, "", &mut errors);
-        let mut former = Vec::new();
-        if let Some(old) = old {
-            lists::problems(&self.schema, old, "", &mut former);
-        }
-        // A list that held duplicates before may keep them.
-        if former.is_empty() {
-            lists::problems(&self.schema, new, "", &mut errors);
+        let start = Place::start("");
+        embedded::problems(&self.schema, new, &start, &mut errors);
+        let mut repeated = Vec::new();
+        lists::problems(&self.schema, new, &start, &mut repeated);
+        if !repeated.is_empty() {
+            let mut former = Vec::new();
+            if let Some(old) = old {
+                lists::problems(&self.schema, old, &start, &mut former);
+            }
+            // A list that held duplicates before may keep them.
+            if former.is_empty() {
+                errors.append(&mut repeated);
+            }
         }
         if self.rules.is_empty() {
             return errors;

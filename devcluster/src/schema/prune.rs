@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::path;
+use super::path::Place;
 use super::structural::{Additional, Schema};
 
 /// Fields that every resource has, whether or not its schema says so.
@@ -11,7 +11,7 @@ const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 /// Prunes a whole object; returns the sorted paths of what was dropped.
 pub(super) fn object(schema: &Schema, object: &mut Value) -> Vec<String> {
     let mut dropped = Vec::new();
-    prune(object, Some(schema), true, "", &mut dropped);
+    prune(object, Some(schema), true, &Place::start(""), &mut dropped);
     dropped.sort_unstable();
     dropped
 }
@@ -23,7 +23,7 @@ pub(super) fn is_pruned(schema: &Schema, value: &Value) -> bool {
         &mut copy,
         Some(schema),
         schema.embedded,
-        "",
+        &Place::start(""),
         &mut Vec::new(),
     );
     copy == *value
@@ -33,7 +33,7 @@ fn prune(
     value: &mut Value,
     schema: Option<&Schema>,
     is_resource: bool,
-    at: &str,
+    at: &Place<'_>,
     dropped: &mut Vec<String>,
 ) {
     if let Some(schema) = schema.filter(|schema| schema.preserve_unknown) {
@@ -46,9 +46,9 @@ fn prune(
                 if is_resource && META_FIELDS.contains(&name.as_str()) {
                     return true;
                 }
-                let child = path::child(at, name);
+                let child = at.child(name);
                 let Some(schema) = schema else {
-                    dropped.push(child);
+                    dropped.push(child.to_string());
                     return false;
                 };
                 if let Some(property) = schema.properties.get(name) {
@@ -65,7 +65,7 @@ fn prune(
                         true
                     }
                     None => {
-                        dropped.push(child);
+                        dropped.push(child.to_string());
                         false
                     }
                 }
@@ -75,7 +75,7 @@ fn prune(
             let of = schema.and_then(|schema| schema.items.as_deref());
             let embedded = of.is_some_and(|of| of.embedded);
             for (index, item) in items.iter_mut().enumerate() {
-                prune(item, of, embedded, &path::index(at, index), dropped);
+                prune(item, of, embedded, &at.index(index), dropped);
             }
         }
         _ => {}
@@ -87,7 +87,7 @@ fn preserve(
     value: &mut Value,
     schema: &Schema,
     is_resource: bool,
-    at: &str,
+    at: &Place<'_>,
     dropped: &mut Vec<String>,
 ) {
     match value {
@@ -95,7 +95,7 @@ fn preserve(
         Value::Array(items) => {
             if let Some(of) = schema.items.as_deref() {
                 for (index, item) in items.iter_mut().enumerate() {
-                    preserve(item, of, of.embedded, &path::index(at, index), dropped);
+                    preserve(item, of, of.embedded, &at.index(index), dropped);
                 }
             }
         }
@@ -107,7 +107,7 @@ fn preserve_fields(
     fields: &mut Map<String, Value>,
     schema: &Schema,
     is_resource: bool,
-    at: &str,
+    at: &Place<'_>,
     dropped: &mut Vec<String>,
 ) {
     for (name, value) in fields {
@@ -115,13 +115,7 @@ fn preserve_fields(
             continue;
         }
         if let Some(of) = schema.field(name) {
-            prune(
-                value,
-                Some(of),
-                of.embedded,
-                &path::child(at, name),
-                dropped,
-            );
+            prune(value, Some(of), of.embedded, &at.child(name), dropped);
         }
     }
 }

@@ -239,6 +239,54 @@ fn c6_a_rule_that_would_copy_for_minutes_is_refused_before_it_runs() {
 }
 
 #[test]
+fn c6_rules_of_one_node_see_what_each_of_them_names() {
+    let text = json!({ "type": "string", "maxLength": 10 });
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "a": text, "b": text, "my-name": text,
+            "at": { "type": "string", "format": "date-time" },
+            "list": { "type": "array", "maxItems": 5, "items": text },
+        },
+        "x-kubernetes-validations": [
+            { "rule": "self.a != 'bad'", "messageExpression": "'a was ' + oldSelf.a" },
+            { "rule": "self.b == oldSelf.b", "messageExpression": "'b was ' + oldSelf.b" },
+            {
+                "rule": "!oldSelf.hasValue() || oldSelf.value().a != self.a",
+                "optionalOldSelf": true, "messageExpression": "'a stays ' + self.a",
+            },
+            { "rule": "self.my__dash__name.matches('^[a-z]+$')", "message": "lower case" },
+            { "rule": "self.at > timestamp('2020-01-01T00:00:00Z')", "message": "too old" },
+            { "rule": "self.list.all(x, x.matches(self.b) && type(x) == string)", "message": "list" },
+        ],
+    });
+    let schema = CompiledSchema::compile(&schema, "schema").expect("it compiles");
+    let object = |a: &str, b: &str| {
+        json!({
+            "a": a, "b": b, "my-name": "x", "at": "2026-01-01T00:00:00Z", "list": ["b", "bb"],
+        })
+    };
+    let old = object("1", "b");
+    assert_eq!(told(&schema.validate(&old, None)), [""; 0]);
+    let told_of = |new: &Value| -> Vec<String> {
+        let told = told(&schema.validate(new, Some(&old)));
+        let last = |line: &String| line.rsplit(": ").next().unwrap_or_default().to_owned();
+        let mut details: Vec<String> = told.iter().map(last).collect();
+        details.sort_unstable();
+        details
+    };
+    assert_eq!(told_of(&object("2", "b")), [""; 0]);
+    assert_eq!(told_of(&object("bad", "b")), ["a was 1"]);
+    assert_eq!(told_of(&object("1", "b")), ["a stays 1"]);
+    assert_eq!(told_of(&object("2", "bb")), ["b was b", "list"]);
+    let mut wrong = object("2", "b");
+    wrong["my-name"] = json!("X");
+    wrong["at"] = json!("2019-01-01T00:00:00Z");
+    wrong["list"] = json!(["c"]);
+    assert_eq!(told_of(&wrong), ["list", "lower case", "too old"]);
+}
+
+#[test]
 fn c6_a_rule_that_would_overflow_the_stack_does_not_compile() {
     let n = 20_000;
     let endless = [

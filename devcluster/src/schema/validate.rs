@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::correlate;
 use super::field_error::{ErrorKind, FieldError};
+use super::path::Place;
 use super::structural::{Additional, Checks, Schema};
 use super::{formats, gofmt};
 
@@ -20,7 +21,7 @@ pub(super) fn validate(
     base: &str,
 ) -> Vec<FieldError> {
     let walk = Walk { base };
-    let outcome = walk.ratcheted(schema, value, old, "");
+    let outcome = walk.ratcheted(schema, value, old, &Place::start(""));
     outcome
         .problems
         .into_iter()
@@ -78,8 +79,9 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn field(&self, at: &str) -> String {
-        let at = at.strip_prefix('.').unwrap_or(at);
+    fn field(&self, at: &Place<'_>) -> String {
+        let at = at.to_string();
+        let at = at.strip_prefix('.').unwrap_or(&at);
         match (self.base, at) {
             (base, "") => base.to_owned(),
             ("", at) => at.to_owned(),
@@ -88,7 +90,7 @@ impl Walk<'_> {
     }
 
     /// An error whose detail is the sentence about the field.
-    fn invalid(&self, outcome: &mut Outcome, at: &str, value: impl Into<Value>, rest: &str) {
+    fn invalid(&self, outcome: &mut Outcome, at: &Place<'_>, value: impl Into<Value>, rest: &str) {
         let sentence = format!("{at} in body {rest}");
         let error = FieldError::invalid(self.field(at), value, sentence.as_str());
         outcome.push(sentence, error);
@@ -100,7 +102,7 @@ impl Walk<'_> {
         outcome.push(sentence, error);
     }
 
-    fn type_mismatch(&self, outcome: &mut Outcome, at: &str, wanted: &str, found: &str) {
+    fn type_mismatch(&self, outcome: &mut Outcome, at: &Place<'_>, wanted: &str, found: &str) {
         let sentence = format!(
             "{at} in body must be of type {wanted}: {}",
             gofmt::quote(found)
@@ -109,9 +111,15 @@ impl Walk<'_> {
         outcome.push(sentence, error);
     }
 
-    fn ratcheted(&self, schema: &Schema, value: &Value, old: Option<&Value>, at: &str) -> Outcome {
+    fn ratcheted(
+        &self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        at: &Place<'_>,
+    ) -> Outcome {
         let outcome = self.node(schema, value, old, at);
-        if old == Some(value) {
+        if !outcome.is_valid() && old == Some(value) {
             return Outcome {
                 problems: Vec::new(),
                 passed: outcome.passed,
@@ -120,7 +128,7 @@ impl Walk<'_> {
         outcome
     }
 
-    fn node(&self, schema: &Schema, value: &Value, old: Option<&Value>, at: &str) -> Outcome {
+    fn node(&self, schema: &Schema, value: &Value, old: Option<&Value>, at: &Place<'_>) -> Outcome {
         let mut outcome = Outcome::default();
         let checks = &schema.checks;
         if value.is_null() {
@@ -170,7 +178,7 @@ impl Walk<'_> {
         outcome
     }
 
-    fn type_of(&self, outcome: &mut Outcome, schema: &Schema, value: &Value, at: &str) {
+    fn type_of(&self, outcome: &mut Outcome, schema: &Schema, value: &Value, at: &Place<'_>) {
         let types = schema.types();
         let format = schema.checks.format.as_str();
         let (found, found_format) = match value {
@@ -210,9 +218,9 @@ impl Walk<'_> {
         checks: &Checks,
         value: &Value,
         old: Option<&Value>,
-        at: &str,
+        at: &Place<'_>,
     ) {
-        let quoted = || gofmt::quote(at);
+        let quoted = || gofmt::quote(&at.to_string());
         if !checks.any_of.is_empty() {
             let mut best: Option<Outcome> = None;
             let mut valid = None;
@@ -265,7 +273,7 @@ impl Walk<'_> {
         checks: &Checks,
         value: &Value,
         old: Option<&Value>,
-        at: &str,
+        at: &Place<'_>,
     ) {
         let mut best: Option<Outcome> = None;
         let mut first_valid = None;
@@ -291,7 +299,7 @@ impl Walk<'_> {
         } else {
             format!("Found {valid} valid alternatives")
         };
-        let quoted = gofmt::quote(at);
+        let quoted = gofmt::quote(&at.to_string());
         let sentence = format!("{quoted} must validate one and only one schema (oneOf). {found}");
         self.unplaced(outcome, sentence);
         if let Some(result) = best {
@@ -300,7 +308,7 @@ impl Walk<'_> {
     }
 
     /// Length and pattern; only the first breach is told.
-    fn string(&self, outcome: &mut Outcome, checks: &Checks, text: &str, at: &str) {
+    fn string(&self, outcome: &mut Outcome, checks: &Checks, text: &str, at: &Place<'_>) {
         let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
         if let Some(max) = checks.max_length.filter(|max| length > *max) {
             let sentence = format!("{at} in body should be at most {max} chars long");
@@ -325,7 +333,7 @@ impl Walk<'_> {
         }
     }
 
-    fn number(&self, outcome: &mut Outcome, schema: &Schema, value: &Value, at: &str) {
+    fn number(&self, outcome: &mut Outcome, schema: &Schema, value: &Value, at: &Place<'_>) {
         let checks = &schema.checks;
         let number = value.as_f64().unwrap_or_default();
         let integer = value.as_i64();
@@ -375,7 +383,7 @@ impl Walk<'_> {
     }
 
     /// Whether the number fits the width that the format names.
-    fn range(&self, outcome: &mut Outcome, schema: &Schema, number: f64, at: &str) {
+    fn range(&self, outcome: &mut Outcome, schema: &Schema, number: f64, at: &Place<'_>) {
         let format = schema.checks.format.as_str();
         let fits = match (schema.type_name.as_str(), format) {
             ("integer", "int32") => {
@@ -401,7 +409,7 @@ impl Walk<'_> {
         );
     }
 
-    fn enumeration(&self, outcome: &mut Outcome, checks: &Checks, value: &Value, at: &str) {
+    fn enumeration(&self, outcome: &mut Outcome, checks: &Checks, value: &Value, at: &Place<'_>) {
         let allowed = &checks.enumeration;
         if allowed.is_empty() || allowed.iter().any(|one| same_value(one, value)) {
             return;
@@ -418,12 +426,12 @@ impl Walk<'_> {
         schema: &Schema,
         items: &[Value],
         old: Option<&Value>,
-        at: &str,
+        at: &Place<'_>,
     ) {
         if let Some(item_schema) = schema.items.as_deref() {
             let former = correlate::Items::new(schema, old);
             for (index, item) in items.iter().enumerate() {
-                let at = format!("{at}[{index}]");
+                let at = at.index(index);
                 outcome.merge(self.ratcheted(item_schema, item, former.of(item), &at));
             }
         }
@@ -452,7 +460,7 @@ impl Walk<'_> {
         schema: &Schema,
         fields: &serde_json::Map<String, Value>,
         old: Option<&Value>,
-        at: &str,
+        at: &Place<'_>,
     ) {
         let checks = &schema.checks;
         let size = i64::try_from(fields.len()).unwrap_or(i64::MAX);
@@ -485,7 +493,7 @@ impl Walk<'_> {
                     outcome.push(sentence, error);
                 }
                 Some(Additional::Of(of)) => {
-                    let at = format!("{at}.{name}");
+                    let at = at.member(name);
                     outcome.merge(self.ratcheted(of, value, old(name), &at));
                 }
                 _ => {}
@@ -493,11 +501,7 @@ impl Walk<'_> {
         }
         for (name, property) in &schema.properties {
             if let Some(value) = fields.get(name) {
-                let at = if at.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{at}.{name}")
-                };
+                let at = at.child(name);
                 outcome.merge(self.ratcheted(property, value, old(name), &at));
             }
         }
@@ -506,7 +510,7 @@ impl Walk<'_> {
             .iter()
             .filter(|name| !fields.contains_key(*name))
         {
-            let at = format!("{at}.{name}");
+            let at = at.member(name);
             outcome.push(
                 format!("{at} in body is required"),
                 FieldError::new(ErrorKind::Required, self.field(&at), None, ""),

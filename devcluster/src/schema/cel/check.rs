@@ -64,7 +64,10 @@ impl Type {
                     .properties
                     .iter()
                     .filter_map(|(name, property)| {
-                        Some((value::escape(name)?, Self::of(property, property.embedded)?))
+                        Some((
+                            value::escape(name)?.into_owned(),
+                            Self::of(property, property.embedded)?,
+                        ))
                     })
                     .collect();
                 if is_root {

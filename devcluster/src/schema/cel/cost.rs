@@ -6,13 +6,16 @@
 //! The same estimate with the sizes of one object bounds what its validation may cost, see
 //! [`OBJECT_LIMIT`]: the evaluator cannot be interrupted.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use kube_cel::cel::Program;
 use kube_cel::cel::common::ast::operators;
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue};
 use serde_json::Value;
 
+use super::needs::Needs;
 use super::value;
 use crate::schema::structural::{Additional, Schema};
 
@@ -34,28 +37,28 @@ const MAX_NAME_BYTES: u64 = 253;
 /// The most bytes of a request, which bounds what the schema does not.
 const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
 
-/// How large values of a type can be.
+/// How large values of a type can be. Cheap to clone: an estimate copies bounds at every step.
 #[derive(Clone, Debug)]
-pub(super) struct Bound {
+pub(super) struct Bound<'s> {
     /// Entries of lists and maps, bytes of strings; none if unknown.
     size: Option<u64>,
     /// Whether values are compared in one step, as numbers are.
     is_scalar: bool,
-    below: Below,
+    below: Below<'s>,
     /// Values in it, itself included, if it is the bound of an object's own values; else 0, so
     /// that nothing is charged for copies.
     weight: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Below {
+enum Below<'s> {
     Nothing,
-    Items(Box<Bound>),
-    Values(Box<Bound>),
-    Fields(BTreeMap<String, Bound>),
+    Items(Rc<Bound<'s>>),
+    Values(Rc<Bound<'s>>),
+    Fields(Rc<BTreeMap<Cow<'s, str>, Bound<'s>>>),
 }
 
-impl Bound {
+impl<'s> Bound<'s> {
     /// A number or flag; the estimator takes those of the schema as of no size.
     pub(super) fn scalar(size: u64) -> Self {
         Self {
@@ -74,7 +77,7 @@ impl Bound {
         Self::sized(None, Below::Nothing)
     }
 
-    fn sized(size: Option<u64>, below: Below) -> Self {
+    fn sized(size: Option<u64>, below: Below<'s>) -> Self {
         Self {
             size,
             is_scalar: false,
@@ -89,7 +92,7 @@ impl Bound {
 
     /// The bound of values of `schema`, and the fewest bytes of one of them as JSON; none where
     /// CEL cannot see the value.
-    pub(super) fn of(schema: &Schema, is_root: bool) -> Option<(Self, u64)> {
+    pub(super) fn of(schema: &'s Schema, is_root: bool) -> Option<(Self, u64)> {
         let checks = &schema.checks;
         let limit = |limit: Option<i64>| limit.map(|limit| u64::try_from(limit).unwrap_or(0));
         // A character takes up to four bytes.
@@ -124,14 +127,14 @@ impl Bound {
                 let items = schema.items.as_deref()?;
                 let (item, least) = Self::of(items, items.embedded)?;
                 let size = limit(checks.max_items).unwrap_or((MAX_REQUEST_BYTES - 2) / (least + 1));
-                (Self::sized(Some(size), Below::Items(Box::new(item))), 2)
+                (Self::sized(Some(size), Below::Items(Rc::new(item))), 2)
             }
             "object" => {
                 if let Some(of) = schema.additional_schema() {
                     let (value, least) = Self::of(of, of.embedded)?;
                     let size = limit(checks.max_properties)
                         .unwrap_or((MAX_REQUEST_BYTES - 2) / (least + 6));
-                    return Some((Self::sized(Some(size), Below::Values(Box::new(value))), 2));
+                    return Some((Self::sized(Some(size), Below::Values(Rc::new(value))), 2));
                 }
                 Self::of_object(schema, is_root)
             }
@@ -139,13 +142,19 @@ impl Bound {
         })
     }
 
-    /// The bound of `value` itself, as rules of `schema` see it. Cost: one pass over the value.
-    pub(super) fn of_value(schema: &Schema, value: &Value, is_root: bool) -> Self {
-        Self::of_values(schema, &[value], is_root)
+    /// The bound of `value` itself, as rules of `schema` that look at `needs` see it. Cost: one pass over
+    /// what they look at, and a count of the rest.
+    pub(super) fn of_value(
+        schema: &'s Schema,
+        value: &Value,
+        is_root: bool,
+        needs: &Needs,
+    ) -> Self {
+        Self::of_values(schema, &[value], is_root, needs)
     }
 
     /// The bound of any of `values`.
-    fn of_values(schema: &Schema, values: &[&Value], is_root: bool) -> Self {
+    fn of_values(schema: &'s Schema, values: &[&Value], is_root: bool, needs: &Needs) -> Self {
         let most = |size: fn(&Value) -> usize| {
             let sizes = values.iter().map(|value| size(value));
             sizes.max().unwrap_or(0) as u64
@@ -157,8 +166,8 @@ impl Bound {
                 .flatten()
                 .collect();
             let size = most(|value| value.as_array().map_or(0, Vec::len));
-            let below = Self::of_values(of, &items, of.embedded);
-            Self::sized(Some(size), Below::Items(Box::new(below)))
+            let below = Self::of_values(of, &items, of.embedded, &Needs::Everything);
+            Self::sized(Some(size), Below::Items(Rc::new(below)))
         } else if let Some(of) = schema.additional_schema() {
             let members: Vec<&Value> = values
                 .iter()
@@ -166,10 +175,10 @@ impl Bound {
                 .flat_map(|object| object.values())
                 .collect();
             let size = most(|value| value.as_object().map_or(0, serde_json::Map::len));
-            let below = Self::of_values(of, &members, of.embedded);
-            Self::sized(Some(size), Below::Values(Box::new(below)))
+            let below = Self::of_values(of, &members, of.embedded, &Needs::Everything);
+            Self::sized(Some(size), Below::Values(Rc::new(below)))
         } else if values.iter().any(|value| value.is_object()) {
-            Self::of_members(schema, values, is_root)
+            Self::of_members(schema, values, is_root, needs)
         } else if values.iter().any(|value| value.is_string()) {
             Self::text(most(|value| value.as_str().map_or(0, str::len)))
         } else {
@@ -179,27 +188,33 @@ impl Bound {
         bound
     }
 
-    fn of_members(schema: &Schema, values: &[&Value], is_root: bool) -> Self {
+    fn of_members(schema: &'s Schema, values: &[&Value], is_root: bool, needs: &Needs) -> Self {
         let mut fields = BTreeMap::new();
         for (name, property) in &schema.properties {
+            let Some(name_in_cel) = value::escape(name).filter(|name| needs.include(name)) else {
+                continue;
+            };
             let members: Vec<&Value> = values.iter().filter_map(|value| value.get(name)).collect();
-            let bound = Self::of_values(property, &members, property.embedded);
-            if let Some(name) = value::escape(name) {
-                fields.insert(name, bound);
-            }
+            let bound = Self::of_values(property, &members, property.embedded, &Needs::Everything);
+            fields.insert(name_in_cel, bound);
         }
         if is_root {
-            let text = || Self::text(MAX_NAME_BYTES);
-            let names = ["name", "generateName"].map(|name| (name.to_owned(), text()));
-            let metadata = Self::sized(None, Below::Fields(names.into()));
-            fields.insert("metadata".to_owned(), metadata);
-            fields.insert("apiVersion".to_owned(), text());
-            fields.insert("kind".to_owned(), text());
+            Self::add_type_and_name(&mut fields, MAX_NAME_BYTES);
         }
-        Self::sized(None, Below::Fields(fields))
+        Self::sized(None, Below::Fields(Rc::new(fields)))
     }
 
-    fn of_object(schema: &Schema, is_root: bool) -> (Self, u64) {
+    /// What rules see of every resource, with texts of so many bytes at most.
+    fn add_type_and_name(fields: &mut BTreeMap<Cow<'s, str>, Self>, size: u64) {
+        let text = || Self::text(size);
+        let names = ["name", "generateName"].map(|name| (Cow::Borrowed(name), text()));
+        let metadata = Self::sized(None, Below::Fields(Rc::new(names.into())));
+        fields.insert(Cow::Borrowed("metadata"), metadata);
+        fields.insert(Cow::Borrowed("apiVersion"), text());
+        fields.insert(Cow::Borrowed("kind"), text());
+    }
+
+    fn of_object(schema: &'s Schema, is_root: bool) -> (Self, u64) {
         let mut fields = BTreeMap::new();
         let mut least = 2;
         for (name, property) in &schema.properties {
@@ -214,14 +229,9 @@ impl Bound {
             }
         }
         if is_root {
-            let text = || Self::text(MAX_REQUEST_BYTES - 2);
-            let names = ["name", "generateName"].map(|name| (name.to_owned(), text()));
-            let metadata = Self::sized(None, Below::Fields(names.into()));
-            fields.insert("metadata".to_owned(), metadata);
-            fields.insert("apiVersion".to_owned(), text());
-            fields.insert("kind".to_owned(), text());
+            Self::add_type_and_name(&mut fields, MAX_REQUEST_BYTES - 2);
         }
-        (Self::sized(None, Below::Fields(fields)), least)
+        (Self::sized(None, Below::Fields(Rc::new(fields))), least)
     }
 }
 
@@ -267,18 +277,15 @@ impl Cardinality {
 }
 
 /// The most that one evaluation of `program` costs.
-pub(super) fn of_program(program: &Program, this: &Bound, old_self: &Bound) -> u64 {
+pub(super) fn of_program<'s>(program: &'s Program, this: &Bound<'s>, old_self: &Bound<'s>) -> u64 {
     let mut scope = Scope {
-        variables: vec![
-            ("self".to_owned(), this.clone()),
-            ("oldSelf".to_owned(), old_self.clone()),
-        ],
+        variables: vec![("self", this.clone()), ("oldSelf", old_self.clone())],
     };
     scope.cost(&program.expression().expr).0
 }
 
 /// The most that one run of `program` costs on values of these bounds, handing them over included.
-pub(super) fn of_run(program: &Program, this: &Bound, old_self: &Bound) -> u64 {
+pub(super) fn of_run<'s>(program: &'s Program, this: &Bound<'s>, old_self: &Bound<'s>) -> u64 {
     let handed_over = this.weight.saturating_add(old_self.weight);
     of_program(program, this, old_self).saturating_add(scaled(handed_over, COPY))
 }
@@ -316,13 +323,13 @@ fn sum(costs: &[u64]) -> u64 {
         .fold(0, |total, cost| total.saturating_add(*cost))
 }
 
-struct Scope {
-    variables: Vec<(String, Bound)>,
+struct Scope<'s> {
+    variables: Vec<(&'s str, Bound<'s>)>,
 }
 
-impl Scope {
+impl<'s> Scope<'s> {
     /// The cost of an expression and how large its value can be.
-    fn cost(&mut self, expr: &Expr) -> (u64, Bound) {
+    fn cost(&mut self, expr: &'s Expr) -> (u64, Bound<'s>) {
         match expr {
             Expr::Unspecified | Expr::Struct(_) => (0, Bound::unknown()),
             Expr::Literal(LiteralValue::String(text)) => {
@@ -339,11 +346,13 @@ impl Scope {
             Expr::Select(select) => {
                 let (cost, operand) = self.cost(&select.operand.expr);
                 let (step, found) = match operand.below {
-                    Below::Fields(mut fields) => (
+                    Below::Fields(fields) => (
                         1,
-                        fields.remove(&select.field).unwrap_or_else(Bound::unknown),
+                        fields
+                            .get(select.field.as_str())
+                            .map_or_else(Bound::unknown, Bound::clone),
                     ),
-                    Below::Values(of) => (1, *of),
+                    Below::Values(of) => (1, (*of).clone()),
                     _ => (0, Bound::unknown()),
                 };
                 if select.test {
@@ -354,7 +363,7 @@ impl Scope {
                 }
             }
             Expr::List(list) => {
-                let (costs, bounds): (Vec<u64>, Vec<Bound>) = list
+                let (costs, bounds): (Vec<u64>, Vec<Bound<'s>>) = list
                     .elements
                     .iter()
                     .map(|element| self.cost(&element.expr))
@@ -364,7 +373,7 @@ impl Scope {
                     .max_by_key(Bound::max)
                     .unwrap_or_else(|| Bound::text(0));
                 let size = Some(list.elements.len() as u64);
-                let bound = Bound::sized(size, Below::Items(Box::new(item)));
+                let bound = Bound::sized(size, Below::Items(Rc::new(item)));
                 (sum(&costs).saturating_add(10), bound)
             }
             Expr::Map(map) => {
@@ -376,7 +385,7 @@ impl Scope {
                     }
                 }
                 let size = Some(map.entries.len() as u64);
-                let below = Below::Values(Box::new(Bound::unknown()));
+                let below = Below::Values(Rc::new(Bound::unknown()));
                 (total, Bound::sized(size, below))
             }
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
@@ -384,7 +393,7 @@ impl Scope {
         }
     }
 
-    fn comprehension(&mut self, comprehension: &ComprehensionExpr) -> (u64, Bound) {
+    fn comprehension(&mut self, comprehension: &'s ComprehensionExpr) -> (u64, Bound<'s>) {
         let (range_cost, range) = self.cost(&comprehension.iter_range.expr);
         let (init_cost, init) = self.cost(&comprehension.accu_init.expr);
         let count = range.max();
@@ -400,10 +409,8 @@ impl Scope {
         };
         let builds_list = matches!(comprehension.accu_init.expr, Expr::List(_));
         let depth = self.variables.len();
-        self.variables
-            .push((comprehension.accu_var.clone(), init.clone()));
-        self.variables
-            .push((comprehension.iter_var.clone(), element));
+        self.variables.push((&comprehension.accu_var, init.clone()));
+        self.variables.push((&comprehension.iter_var, element));
         let (condition_cost, _) = self.cost(&comprehension.loop_cond.expr);
         let (step_cost, step) = self.cost(&comprehension.loop_step.expr);
         self.variables.truncate(depth + 1);
@@ -414,7 +421,7 @@ impl Scope {
         let bound = if builds_list {
             let item = match step.below {
                 Below::Items(of) => of,
-                _ => Box::new(Bound::unknown()),
+                _ => Rc::new(Bound::unknown()),
             };
             let weight = count.saturating_mul(item.weight.max(1));
             let mut built = Bound::sized(Some(count), Below::Items(item));
@@ -431,8 +438,8 @@ impl Scope {
         (cost, bound)
     }
 
-    fn call(&mut self, call: &CallExpr) -> (u64, Bound) {
-        let is_namespace = |target: &Expr| matches!(target, Expr::Ident(name) if self.variables.iter().all(|(v, _)| v != name));
+    fn call(&mut self, call: &'s CallExpr) -> (u64, Bound<'s>) {
+        let is_namespace = |target: &Expr| matches!(target, Expr::Ident(name) if self.variables.iter().all(|(known, _)| known != name));
         let target = call
             .target
             .as_deref()
@@ -444,7 +451,7 @@ impl Scope {
             }
             None => (0, None),
         };
-        let (costs, arguments): (Vec<u64>, Vec<Bound>) = call
+        let (costs, arguments): (Vec<u64>, Vec<Bound<'s>>) = call
             .args
             .iter()
             .map(|argument| self.cost(&argument.expr))
@@ -474,7 +481,11 @@ impl Scope {
 }
 
 /// The cost of a function itself, and how large its result can be.
-fn function_cost(name: &str, target: Option<&Bound>, arguments: &[Bound]) -> (u64, Bound) {
+fn function_cost<'s>(
+    name: &str,
+    target: Option<&Bound<'s>>,
+    arguments: &[Bound<'s>],
+) -> (u64, Bound<'s>) {
     let size = |at: usize| arguments.get(at).map_or(u64::MAX, Bound::max);
     let own = target.map_or_else(|| size(0), Bound::max);
     let one = (1, Bound::scalar(1));
@@ -553,7 +564,7 @@ fn function_cost(name: &str, target: Option<&Bound>, arguments: &[Bound]) -> (u6
         }
         "split" => (
             scaled(own, (2, 10)),
-            Bound::sized(Some(own), Below::Items(Box::new(Bound::text(own)))),
+            Bound::sized(Some(own), Below::Items(Rc::new(Bound::text(own)))),
         ),
         "replace" => (
             scaled(own, (2, 10)),

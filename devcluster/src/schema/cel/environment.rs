@@ -1,15 +1,22 @@
-//! The functions that rules may call.
+//! What every rule knows: functions to call, and the names of types.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kube_cel::KubeCelExt as _;
 use kube_cel::cel::extractors::This;
 use kube_cel::cel::{Context, ExecutionError, FunctionContext, Value};
+use regex::Regex;
 
 use crate::schema::re2;
 
-/// Runs `f` with the environment of all rules: Kubernetes' libraries and no variables.
+/// Expressions that a thread keeps compiled. Those of rules are few; a rule may also take one out of the
+/// object.
+const KEPT_EXPRESSIONS: usize = 256;
+
+/// Runs `f` with the environment of all rules: Kubernetes' libraries and no variables but the names of types.
 pub(super) fn with<R>(f: impl FnOnce(&Context<'static>) -> R) -> R {
     // A context cannot be shared between threads, and building one costs more than most rules.
     thread_local! {
@@ -23,6 +30,9 @@ fn build() -> Context<'static> {
     context.add_function("size", size);
     context.add_function("type", type_of);
     context.add_function("matches", matches);
+    for name in TYPE_NAMES {
+        context.add_variable_from_value(name, name);
+    }
     context
 }
 
@@ -56,9 +66,28 @@ fn matches(
     This(this): This<Arc<String>>,
     source: Arc<String>,
 ) -> Result<bool, ExecutionError> {
-    re2::compile(&source)
+    compiled(&source)
         .map(|regex| regex.is_match(&this))
         .map_err(|error| context.error(format!("error parsing regexp: {error}")))
+}
+
+/// The compiled form of an RE2 expression; kept, since compiling costs many times what a match does.
+fn compiled(source: &Arc<String>) -> Result<Rc<Regex>, String> {
+    // A clone of an expression would come without the scratch memory that makes matches fast.
+    thread_local! {
+        static COMPILED: RefCell<HashMap<Arc<String>, Rc<Regex>>> = RefCell::default();
+    }
+    COMPILED.with_borrow_mut(|kept| {
+        if let Some(regex) = kept.get(source) {
+            return Ok(Rc::clone(regex));
+        }
+        let regex = Rc::new(re2::compile(source)?);
+        if kept.len() >= KEPT_EXPRESSIONS {
+            kept.clear();
+        }
+        kept.insert(Arc::clone(source), Rc::clone(&regex));
+        Ok(regex)
+    })
 }
 
 /// Names of types, which `type(x)` gives and which stand in rules as `int`, `string` and so on.

@@ -1,8 +1,9 @@
 //! Evaluation of compiled rules on an object.
 
+use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kube_cel::cel::{ExecutionError, Program, Value as CelValue};
+use kube_cel::cel::{Context, ExecutionError, Program, Value as CelValue};
 use serde_json::Value;
 
 use super::cost::{self, Bound};
@@ -160,46 +161,111 @@ fn walk(node: Node<'_>, is_top: bool, run: &mut Run) {
 }
 
 fn own_rules(node: Node<'_>, run: &mut Run) {
-    let bound = Bound::of_value(node.schema, node.new, node.is_root);
+    let Rules {
+        needs, old_needs, ..
+    } = node.rules;
+    let bound = Bound::of_value(node.schema, node.new, node.is_root, needs);
     let former_bound = match node.old {
-        Some(old) => Bound::of_value(node.schema, old, node.is_root),
+        Some(old) => Bound::of_value(node.schema, old, node.is_root, old_needs),
         None => Bound::scalar(0),
     };
-    let this = value::convert(node.schema, node.new, node.is_root);
-    let former = node
-        .old
-        .filter(|old| !old.is_null())
-        .map(|old| value::convert(node.schema, old, node.is_root));
-    for rule in &node.rules.own {
-        if rule.uses_old_self && former.is_none() && !rule.optional_old_self {
-            continue;
-        }
-        let cost = cost::of_run(&rule.program, &bound, &former_bound);
-        if !run.afford(node, cost) {
-            return;
-        }
-        let old_self = if rule.optional_old_self {
-            Some(value::optional(former.clone()))
-        } else {
-            former.clone()
-        };
-        match execute(&rule.program, &this, old_self) {
-            Ok(CelValue::Bool(true)) => {}
-            Ok(CelValue::Bool(false)) => {
-                let unchanged = node.pair.is_some_and(|(new, old)| new == old);
-                if rule.uses_old_self || !unchanged {
-                    run.errors.push(failure(node, rule, &this, former.clone()));
-                }
+    environment::with(|base| {
+        let mut this = base.new_inner_scope();
+        let value = value::convert(node.schema, node.new, node.is_root, needs);
+        this.add_variable_from_value("self", value);
+        let seen = Seen::new(node, &this);
+        for rule in &node.rules.own {
+            if rule.uses_old_self && !seen.has_former() && !rule.optional_old_self {
+                continue;
             }
-            Ok(_) => run
-                .errors
-                .push(broken(node, rule, &ExecutionError::NoSuchOverload)),
-            Err(error) => run.errors.push(broken(node, rule, &error)),
+            let cost = cost::of_run(&rule.program, &bound, &former_bound);
+            if !run.afford(node, cost) {
+                return;
+            }
+            match execute(&rule.program, seen.by(rule)) {
+                Ok(CelValue::Bool(true)) => {}
+                Ok(CelValue::Bool(false)) => {
+                    let unchanged = node.pair.is_some_and(|(new, old)| new == old);
+                    if rule.uses_old_self || !unchanged {
+                        run.errors.push(failure(node, rule, &seen));
+                    }
+                }
+                Ok(_) => run
+                    .errors
+                    .push(broken(node, rule, &ExecutionError::NoSuchOverload)),
+                Err(error) => run.errors.push(broken(node, rule, &error)),
+            }
         }
+    });
+}
+
+/// The variables of the rules of one node. Each is handed over once, and only when a rule asks for it:
+/// the library copies what it is given.
+struct Seen<'s> {
+    node: Node<'s>,
+    this: &'s Context<'s>,
+    with_former: OnceCell<Context<'s>>,
+    with_optional: OnceCell<Context<'s>>,
+}
+
+impl<'s> Seen<'s> {
+    /// `this` has `self`.
+    fn new(node: Node<'s>, this: &'s Context<'s>) -> Self {
+        Self {
+            node,
+            this,
+            with_former: OnceCell::new(),
+            with_optional: OnceCell::new(),
+        }
+    }
+
+    fn has_former(&self) -> bool {
+        self.node.old.is_some_and(|old| !old.is_null())
+    }
+
+    /// What a rule itself sees.
+    fn by(&self, rule: &Rule) -> &Context<'s> {
+        if !rule.uses_old_self {
+            self.this
+        } else if rule.optional_old_self {
+            let optional = || self.with_old_self(value::optional(self.former()));
+            self.with_optional.get_or_init(optional)
+        } else {
+            self.by_message()
+        }
+    }
+
+    /// What the message of a rule sees: the former self as such, if there is one.
+    fn by_message(&self) -> &Context<'s> {
+        match self.with_former.get() {
+            Some(known) => known,
+            None => match self.former() {
+                Some(former) => self.with_former.get_or_init(|| self.with_old_self(former)),
+                None => self.this,
+            },
+        }
+    }
+
+    fn former(&self) -> Option<CelValue> {
+        let Node {
+            schema,
+            rules,
+            old,
+            is_root,
+            ..
+        } = self.node;
+        let old = old.filter(|old| !old.is_null())?;
+        Some(value::convert(schema, old, is_root, &rules.old_needs))
+    }
+
+    fn with_old_self(&self, old_self: CelValue) -> Context<'s> {
+        let mut context = self.this.new_inner_scope();
+        context.add_variable_from_value("oldSelf", old_self);
+        context
     }
 }
 
-fn failure(node: Node<'_>, rule: &Rule, this: &CelValue, former: Option<CelValue>) -> FieldError {
+fn failure(node: Node<'_>, rule: &Rule, seen: &Seen<'_>) -> FieldError {
     // The real server's text of a duplicate has no room for a message.
     if rule.kind == ErrorKind::Duplicate {
         return FieldError::new(rule.kind, reported_field(node, rule), shown_value(node), "");
@@ -207,7 +273,7 @@ fn failure(node: Node<'_>, rule: &Rule, this: &CelValue, former: Option<CelValue
     let detail = rule
         .message_program
         .as_ref()
-        .and_then(|program| evaluated_message(program, this, former))
+        .and_then(|program| evaluated_message(program, seen.by_message()))
         .unwrap_or_else(|| rule.message.clone());
     FieldError::new(
         rule.kind,
@@ -232,12 +298,8 @@ fn shown_value(node: Node<'_>) -> Option<Value> {
 }
 
 /// The message that an expression gives; none if it fails or gives nothing fit to print.
-fn evaluated_message(
-    program: &Program,
-    this: &CelValue,
-    former: Option<CelValue>,
-) -> Option<String> {
-    match execute(program, this, former) {
+fn evaluated_message(program: &Program, seen: &Context<'_>) -> Option<String> {
+    match execute(program, seen) {
         Ok(CelValue::String(text)) => {
             let text = text.trim();
             let fits = !text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n');
@@ -283,29 +345,13 @@ fn words(error: &ExecutionError) -> String {
     }
 }
 
-fn execute(
-    program: &Program,
-    this: &CelValue,
-    old_self: Option<CelValue>,
-) -> Result<CelValue, Box<ExecutionError>> {
-    environment::with(|base| {
-        let mut context = base.new_inner_scope();
-        for name in environment::TYPE_NAMES {
-            context.add_variable_from_value(name, name);
-        }
-        context.add_variable_from_value("self", this.clone());
-        if let Some(old) = old_self {
-            context.add_variable_from_value("oldSelf", old);
-        }
-        // The library computes with times that can overflow, which ends in a panic there.
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            program.execute(&context).map_err(Box::new)
-        }));
-        result.unwrap_or_else(|_| {
-            Err(Box::new(ExecutionError::function_error(
-                "rule",
-                "range error",
-            )))
-        })
+fn execute(program: &Program, seen: &Context<'_>) -> Result<CelValue, Box<ExecutionError>> {
+    // The library computes with times that can overflow, which ends in a panic there.
+    let result = catch_unwind(AssertUnwindSafe(|| program.execute(seen).map_err(Box::new)));
+    result.unwrap_or_else(|_| {
+        Err(Box::new(ExecutionError::function_error(
+            "rule",
+            "range error",
+        )))
     })
 }

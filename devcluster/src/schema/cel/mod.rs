@@ -9,6 +9,7 @@ mod cost;
 mod environment;
 mod evaluate;
 mod field_path;
+mod needs;
 mod nesting;
 mod value;
 
@@ -22,6 +23,7 @@ use super::path;
 use super::structural::{RuleSource, Schema, property_path};
 use check::Type;
 use cost::{Bound, Cardinality};
+use needs::Needs;
 
 pub(super) use evaluate::validate;
 
@@ -29,6 +31,9 @@ pub(super) use evaluate::validate;
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     own: Vec<Rule>,
+    /// What the own rules look at of `self`, and of `oldSelf`.
+    needs: Needs,
+    old_needs: Needs,
     properties: BTreeMap<String, Rules>,
     items: Option<Box<Rules>>,
     additional: Option<Box<Rules>>,
@@ -47,6 +52,12 @@ struct Rule {
     kind: ErrorKind,
     /// The path below the node that failures are reported at; may be empty.
     field_path: String,
+}
+
+impl Rule {
+    fn programs(&self) -> impl Iterator<Item = &Program> {
+        std::iter::once(&self.program).chain(&self.message_program)
+    }
 }
 
 impl Rules {
@@ -106,6 +117,10 @@ impl Compiler<'_> {
         let mut rules = Rules::default();
         if !schema.rules.is_empty() {
             rules.own = self.own(schema, at, is_root, uncorrelated, cardinality);
+            for program in rules.own.iter().flat_map(Rule::programs) {
+                rules.needs.extend(Needs::of(program, "self"));
+                rules.old_needs.extend(Needs::of(program, "oldSelf"));
+            }
         }
         let below = cardinality.below(schema);
         if let Some(items) = &schema.items {

@@ -3,24 +3,31 @@
 //! Only what the schema knows is visible; names that are no CEL identifiers are escaped as the
 //! real server escapes them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 use kube_cel::cel::objects::{Key, Map};
-use kube_cel::cel::{Context, Program, Value as CelValue};
+use kube_cel::cel::{Program, Value as CelValue};
 use serde_json::{Number, Value};
 
+use super::environment;
+use super::needs::Needs;
 use crate::schema::formats;
 use crate::schema::structural::Schema;
 
 /// The escaped form of a field name, or none if CEL cannot name it.
-pub(super) fn escape(name: &str) -> Option<String> {
+pub(super) fn escape(name: &str) -> Option<Cow<'_, str>> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
     if RESERVED.contains(&name) {
-        return Some(format!("__{name}__"));
+        return Some(Cow::Owned(format!("__{name}__")));
+    }
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    if name.bytes().all(is_plain) && !name.contains("__") {
+        return Some(Cow::Borrowed(name));
     }
     let mut escaped = String::with_capacity(name.len());
     let mut rest = name;
@@ -39,7 +46,7 @@ pub(super) fn escape(name: &str) -> Option<String> {
         }
         rest = &rest[c.len_utf8()..];
     }
-    Some(escaped)
+    Some(Cow::Owned(escaped))
 }
 
 const RESERVED: [&str; 21] = [
@@ -66,8 +73,12 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// `value` under its schema; `is_root` makes apiVersion, kind and the object's name visible.
-pub(super) fn convert(schema: &Schema, value: &Value, is_root: bool) -> CelValue {
+/// As much of `value` under its schema as is looked at; `is_root` makes apiVersion, kind and the object's
+/// name visible.
+pub(super) fn convert(schema: &Schema, value: &Value, is_root: bool, needs: &Needs) -> CelValue {
+    let whole = |schema: &Schema, value: &Value| {
+        convert(schema, value, schema.embedded, &Needs::Everything)
+    };
     match value {
         Value::Null => CelValue::Null,
         Value::Bool(flag) => CelValue::Bool(*flag),
@@ -75,10 +86,7 @@ pub(super) fn convert(schema: &Schema, value: &Value, is_root: bool) -> CelValue
         Value::String(text) => convert_text(schema, text),
         Value::Array(items) => {
             let items: Vec<CelValue> = match schema.items.as_deref() {
-                Some(of) => items
-                    .iter()
-                    .map(|item| convert(of, item, of.embedded))
-                    .collect(),
+                Some(of) => items.iter().map(|item| whole(of, item)).collect(),
                 None => Vec::new(),
             };
             CelValue::List(Arc::new(items))
@@ -87,13 +95,15 @@ pub(super) fn convert(schema: &Schema, value: &Value, is_root: bool) -> CelValue
             let mut map = HashMap::with_capacity(fields.len());
             if let Some(of) = schema.additional_schema() {
                 for (name, value) in fields {
-                    map.insert(key(name), convert(of, value, of.embedded));
+                    map.insert(key(name), whole(of, value));
                 }
                 return CelValue::Map(Map { map: Arc::new(map) });
             }
-            for (name, property) in &schema.properties {
-                if let (Some(value), Some(name)) = (fields.get(name), escape(name)) {
-                    map.insert(key(&name), convert(property, value, property.embedded));
+            for (name, value) in fields {
+                if let (Some(property), Some(name)) = (schema.properties.get(name), escape(name))
+                    && needs.include(&name)
+                {
+                    map.insert(key(&name), whole(property, value));
                 }
             }
             if is_root {
@@ -194,11 +204,13 @@ fn constant_program(source: &str) -> Program {
 }
 
 fn evaluate(program: &Program, x: Option<CelValue>) -> Option<CelValue> {
-    let mut context = Context::default();
-    if let Some(x) = x {
-        context.add_variable_from_value("x", x);
-    }
-    program.execute(&context).ok()
+    environment::with(|base| {
+        let mut context = base.new_inner_scope();
+        if let Some(x) = x {
+            context.add_variable_from_value("x", x);
+        }
+        program.execute(&context).ok()
+    })
 }
 
 #[cfg(test)]
