@@ -1,4 +1,4 @@
-//! What informers hold on the heap, counted by the allocator: H5, H14 and I53.
+//! What informers hold on the heap, counted by the allocator: H5, H14, I53, I65 and S1.
 //!
 //! `INFORMER_FULL_LOAD=1` makes the million changes that H14 names; without it there are fewer.
 
@@ -206,6 +206,42 @@ async fn i53_a_list_that_repeats_the_cache_leaves_no_second_copy() {
             .all(|(old, new)| Arc::ptr_eq(old, new))
     );
     drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn s1_a_cache_that_has_shrunk_holds_memory_for_what_is_left() {
+    const KEYS: u32 = 40_000;
+    const LEFT: u32 = 10;
+    let world = world(std::iter::empty()).await;
+    let by_name = |object: &ConfigMap| object.metadata.name.iter().cloned().collect();
+    world.informer.add_index("name", by_name).unwrap();
+    let before = live_bytes();
+    let mut version = 1;
+    let mut send = |wrap: fn(ConfigMap) -> WatchEvent<ConfigMap>, names: std::ops::Range<u32>| {
+        let events = names.map(|at| {
+            version += 1;
+            wrap(object(at, version))
+        });
+        world.feed.send_batch(events.collect());
+    };
+    send(WatchEvent::Added, 0..KEYS);
+    settle().await;
+    let peak = live_bytes() - before;
+    send(WatchEvent::Deleted, LEFT..KEYS);
+    settle().await;
+    let lister = world.informer.lister();
+    assert_eq!(lister.list().len(), LEFT as usize);
+    let left = live_bytes() - before;
+    assert!(
+        left < peak / 1000,
+        "{left} bytes for {LEFT} objects, {peak} at the peak"
+    );
+    send(WatchEvent::Added, KEYS..KEYS + LEFT);
+    settle().await;
+    for name in [0, KEYS] {
+        let found = lister.by_index("name", &format!("o{name}")).unwrap();
+        assert_eq!(found.len(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -82,6 +82,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 let named = built.put(object);
                 debug_assert!(named, "objects are prepared with a name");
             }
+            Err(malformed) if malformed.foreign => self.pass_over(malformed),
             Err(malformed) => {
                 // It is there, only unreadable: its stored copy must not look deleted.
                 if let Some(key) = &malformed.key {
@@ -108,6 +109,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 path: path.to_owned(),
                 problem,
                 deleted: false,
+                foreign: false,
                 raw: None,
             })
         };
@@ -129,12 +131,17 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         Ok(Ok(object))
     }
 
+    /// An object of another kind is told of, whatever the policy for those that were asked for: it
+    /// changes nothing.
+    pub(super) fn pass_over(&mut self, foreign: Box<Malformed>) {
+        self.reporter.skipped(foreign);
+    }
+
     pub(super) fn skip(&mut self, malformed: Box<Malformed>) -> Result<(), ReflectorError> {
-        let error = ReflectorError::Malformed(malformed);
         match self.options.on_malformed {
-            OnMalformed::Fail => Err(error),
+            OnMalformed::Fail => Err(ReflectorError::Malformed(malformed)),
             OnMalformed::Skip | OnMalformed::KeepRaw => {
-                self.reporter.skipped(&error);
+                self.reporter.skipped(malformed);
                 Ok(())
             }
         }

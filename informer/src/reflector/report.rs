@@ -5,11 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::unreadable::Recorded;
 use super::{ErrorHandler, ReflectorError};
 use crate::Cause;
 use crate::error::chain;
 use crate::log_limit::{LOG_INTERVAL, LogLimit};
 use crate::shared::Progress;
+use crate::source::Malformed;
 
 pub(super) struct Reporter {
     progress: Arc<Progress>,
@@ -32,21 +34,31 @@ impl Reporter {
         self.progress.stats.errors.fetch_add(1, Ordering::Relaxed);
         self.progress
             .set_last_error(Some((error.cause(), chain(error))));
-        self.tell(error);
+        self.log_at_times(error);
+        self.tell_handler(error);
     }
 
-    /// An object was left out; list or watch go on. Told once for each state of an object.
-    pub(super) fn skipped(&mut self, error: &ReflectorError) {
+    /// An object was left out; list or watch go on.
+    ///
+    /// Each state of an object is told and logged once. Where no record can say whether it was
+    /// told before it is told each time, and logged as seldom as failures of its class.
+    pub(super) fn skipped(&mut self, malformed: Box<Malformed>) {
         self.progress
             .stats
             .malformed
             .fetch_add(1, Ordering::Relaxed);
-        if let ReflectorError::Malformed(malformed) = error
-            && !self.progress.unreadable.insert(malformed)
-        {
-            return;
+        let recorded = match malformed.foreign {
+            // Its name is that of another object.
+            true => Recorded::No,
+            false => self.progress.unreadable.insert(&malformed),
+        };
+        let error = ReflectorError::Malformed(malformed);
+        match recorded {
+            Recorded::Before => return,
+            Recorded::Now => self.log(&error, 0),
+            Recorded::No => self.log_at_times(&error),
         }
-        self.tell(error);
+        self.tell_handler(&error);
     }
 
     /// A list round succeeded.
@@ -59,19 +71,29 @@ impl Reporter {
         self.progress.set_last_error(None);
     }
 
-    fn tell(&mut self, error: &ReflectorError) {
-        let (cause, ordinary) = (error.cause(), is_ordinary(error));
-        let logged = self.logged.entry((cause, ordinary));
+    /// Logs `error` unless one of its class was logged lately.
+    fn log_at_times(&mut self, error: &ReflectorError) {
+        let class = (error.cause(), is_ordinary(error));
+        let logged = self.logged.entry(class);
         let logged = logged.or_insert_with(|| LogLimit::new(LOG_INTERVAL));
         if let Some(since) = logged.admit() {
-            let informer = self.progress.name();
-            let error = chain(error);
-            if ordinary {
-                tracing::info!(informer, %cause, error, since, "list or watch failed");
-            } else {
-                tracing::warn!(informer, %cause, error, since, "list or watch failed");
-            }
+            self.log(error, since);
         }
+    }
+
+    /// Logs `error`, and that `since` others of its class were not logged before it.
+    fn log(&self, error: &ReflectorError, since: u64) {
+        let (informer, cause) = (self.progress.name(), error.cause());
+        let ordinary = is_ordinary(error);
+        let error = chain(error);
+        if ordinary {
+            tracing::info!(informer, %cause, error, since, "list or watch failed");
+        } else {
+            tracing::warn!(informer, %cause, error, since, "list or watch failed");
+        }
+    }
+
+    fn tell_handler(&self, error: &ReflectorError) {
         if let Some(handler) = &self.handler
             && catch_unwind(AssertUnwindSafe(|| handler(error))).is_err()
         {

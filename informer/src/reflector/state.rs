@@ -18,7 +18,7 @@ pub(crate) struct State {
     consistent_next: bool,
     /// A list of cached state came in pages, so this server's cache is off.
     cache_pages: bool,
-    /// The server has sent a bookmark.
+    /// The server has sent a bookmark of its own accord.
     bookmarked: bool,
 }
 
@@ -90,7 +90,8 @@ impl State {
         }
     }
 
-    /// The server sends bookmarks.
+    /// The server sends bookmarks. The one that ends a streamed list was asked for, and shows
+    /// nothing of others.
     pub(crate) fn bookmarked(&mut self) {
         self.bookmarked = true;
     }
@@ -102,7 +103,6 @@ impl State {
 
     /// A streamed list is complete at `version`, as a bookmark said.
     pub(crate) fn streamed(&mut self, version: &str) {
-        self.bookmarked = true;
         self.consistent_next = false;
         self.last = Some(Arc::from(version));
     }

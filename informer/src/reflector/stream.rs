@@ -47,10 +47,25 @@ pub(super) enum Filled<K> {
 }
 
 /// Why a stream did not fill the store.
+#[derive(Debug)]
 enum Unfilled {
-    EarlyEnd,
-    Silence,
+    /// It was open, and ended or broke.
+    EarlyEnd(ReflectorError),
+    /// It was open, and brought nothing for too long.
+    Silence(ReflectorError),
+    /// It was refused, by its answer or by what it brought.
     Failed(ReflectorError),
+}
+
+impl Unfilled {
+    /// An open stream failed with `error`.
+    fn broken(error: source::Error) -> Self {
+        let error = ReflectorError::Watch(error);
+        match error.cause() {
+            Cause::Transport | Cause::Refused => Self::EarlyEnd(error),
+            _ => Self::Failed(error),
+        }
+    }
 }
 
 /// What follows a failed stream.
@@ -66,6 +81,7 @@ enum After {
     ListForLong,
 }
 
+/// What follows a stream that was refused for `cause`; `consistent` if it asked for the newest state.
 fn after(cause: Cause, consistent: bool) -> After {
     match cause {
         Cause::Throttled | Cause::Refused => After::Stream,
@@ -95,19 +111,18 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     self.streams.early_ends = 0;
                     return Ok(Filled::Open(watch));
                 }
-                Err(Unfilled::EarlyEnd) => {
+                Err(Unfilled::EarlyEnd(error)) => {
                     self.streams.early_ends += 1;
-                    if self.streams.early_ends >= MAX_EARLY_ENDS {
-                        self.give_up("streams ended before their initial state was complete");
-                        return Ok(Filled::No);
+                    if self.streams.early_ends < MAX_EARLY_ENDS {
+                        return Err((Step::Watch, error));
                     }
-                    let ended = source::Error::Answer(
-                        "a streamed list ended before its state was complete".to_owned(),
-                    );
-                    return Err((Step::Watch, ReflectorError::List(ended)));
+                    let why = "streams ended before their initial state was complete";
+                    self.give_up(why, &error);
+                    return Ok(Filled::No);
                 }
-                Err(Unfilled::Silence) => {
-                    self.give_up("a stream went silent before its initial state was complete");
+                Err(Unfilled::Silence(error)) => {
+                    let why = "a stream went silent before its initial state was complete";
+                    self.give_up(why, &error);
                     return Ok(Filled::No);
                 }
                 Err(Unfilled::Failed(error)) => error,
@@ -120,6 +135,10 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 After::Stream => return Err((Step::OpenWatch, error)),
                 After::List => {
                     self.reporter.failed(&error);
+                    // The list is due in this round, and no sooner than the server asks for.
+                    if error.retry_after().is_some() {
+                        self.pause(&error).await;
+                    }
                     return Ok(Filled::No);
                 }
                 After::ListForLong => {
@@ -131,7 +150,8 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
         }
     }
 
-    fn give_up(&mut self, why: &'static str) {
+    fn give_up(&mut self, why: &'static str, error: &ReflectorError) {
+        self.reporter.failed(error);
         self.streams.refused_at = Some(Instant::now());
         self.streams.early_ends = 0;
         if !std::mem::replace(&mut self.streams.warned, true) {
@@ -161,7 +181,11 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             let Ok(arrived) = wait.await else {
                 let now = Instant::now();
                 if now >= last_progress + MAX_SILENCE {
-                    return Err(Unfilled::Silence);
+                    let silence = source::Error::Deadline {
+                        step: "a streamed list",
+                        after: MAX_SILENCE,
+                    };
+                    return Err(Unfilled::Silence(ReflectorError::Watch(silence)));
                 }
                 next_warning = now + WARN_INTERVAL;
                 self.core
@@ -177,8 +201,12 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 continue;
             };
             let batch = match arrived {
-                None => return Err(Unfilled::EarlyEnd),
-                Some(Err(error)) => return Err(Unfilled::Failed(ReflectorError::Watch(error))),
+                None => {
+                    let ended = "a streamed list ended before its state was complete";
+                    let ended = source::Error::Answer(ended.to_owned());
+                    return Err(Unfilled::EarlyEnd(ReflectorError::List(ended)));
+                }
+                Some(Err(error)) => return Err(Unfilled::broken(error)),
                 Some(Ok(batch)) => batch,
             };
             // A server that does not know streamed lists sends bookmarks for ever, and no end.
@@ -229,6 +257,7 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     self.listed_unreadable.remove(&key);
                 }
             }
+            WatchEvent::Malformed(malformed) if malformed.foreign => self.pass_over(malformed),
             WatchEvent::Malformed(malformed) if malformed.deleted => {
                 let Some(key) = &malformed.key else {
                     return Err(ReflectorError::Malformed(malformed));
@@ -257,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn i23_a_failed_stream_is_followed_by_class() {
+    fn i23_a_refused_stream_is_followed_by_class() {
         let cases = [
             (Cause::Throttled, false, After::Stream),
             (Cause::Refused, true, After::Stream),
@@ -271,6 +300,27 @@ mod tests {
         ];
         for (cause, consistent, want) in cases {
             assert_eq!(after(cause, consistent), want, "{cause} {consistent}");
+        }
+    }
+
+    #[test]
+    fn i24_a_stream_that_breaks_has_ended_early_and_one_that_says_why_was_refused() {
+        let status = |code, reason: &str| {
+            let status = kube_core::Status::failure("", reason).with_code(code);
+            source::Error::status(status)
+        };
+        let lost = || Box::new(kube_client::Error::TlsRequired);
+        let cases = [
+            (source::Error::Transport(lost()), true),
+            (source::Error::Refused(lost()), true),
+            (status(500, "InternalError"), false),
+            (status(410, "Expired"), false),
+            (source::Error::Answer("no event".to_owned()), false),
+        ];
+        for (error, early) in cases {
+            let shown = error.to_string();
+            let unfilled = Unfilled::broken(error);
+            assert_eq!(matches!(unfilled, Unfilled::EarlyEnd(_)), early, "{shown}");
         }
     }
 }

@@ -231,9 +231,12 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 return Err(ReflectorError::Watch(source::Error::status(*status)));
             }
             WatchEvent::Bookmark {
-                resource_version, ..
+                resource_version,
+                initial_events_end,
             } => {
-                self.state.bookmarked();
+                if !initial_events_end {
+                    self.state.bookmarked();
+                }
                 let version = Some(resource_version).filter(|version| !version.is_empty());
                 // One that names no version is no point to resume from, and the objects behind it
                 // may still be those that exist.
@@ -280,6 +283,10 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
             .stats
             .events
             .fetch_add(1, Ordering::Relaxed);
+        if malformed.foreign {
+            self.pass_over(malformed);
+            return Ok(None);
+        }
         let version = malformed.resource_version.clone();
         self.leave_out(malformed, deltas)?;
         Ok(version)

@@ -1,9 +1,10 @@
 //! From JSON text to an object, leaving out unwanted parts in the same pass.
 
+use std::any::TypeId;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kube_core::Resource;
+use kube_core::{Resource, TypeMeta};
 use serde::de::DeserializeOwned;
 
 use super::filter::{Filter, Rules, WRONG_KIND};
@@ -11,12 +12,13 @@ use super::named::Named;
 use super::outline::Arrays;
 use super::scan::MAX_VALUE;
 use super::{Cut, Malformed, RawObject};
+use crate::meta;
 
 /// How objects of one kind are read.
 #[derive(Debug)]
 pub(crate) struct Decoder<K> {
-    /// Kind for messages.
-    kind: String,
+    /// The kind itself, of which servers may be asked for the metadata alone.
+    own: TypeMeta,
     rules: Rules,
     /// Objects that cannot be read keep their text.
     keep_raw: bool,
@@ -25,22 +27,20 @@ pub(crate) struct Decoder<K> {
 
 impl<K: Resource + DeserializeOwned> Decoder<K> {
     pub(crate) fn new(dynamic: &K::DynamicType, cut: Cut) -> Self {
-        let kind = K::kind(dynamic).into_owned();
-        let (api_version, object_kind) = if K::metadata_api() {
-            (
-                "meta.k8s.io/v1".to_owned(),
-                "PartialObjectMetadata".to_owned(),
-            )
-        } else {
-            (K::api_version(dynamic).into_owned(), kind.clone())
+        let own = TypeMeta {
+            api_version: K::api_version(dynamic).into_owned(),
+            kind: K::kind(dynamic).into_owned(),
         };
+        let said = match K::metadata_api() {
+            true => meta::partial(),
+            false => own.clone(),
+        };
+        // Where the type alone tells the kind, no object needs to.
+        let is_typed = TypeId::of::<K::DynamicType>() == TypeId::of::<()>();
+        let told = if is_typed { said.clone() } else { own.clone() };
         Self {
-            kind,
-            rules: Rules {
-                api_version,
-                object_kind,
-                cut,
-            },
+            own,
+            rules: Rules { said, told, cut },
             keep_raw: false,
             object: PhantomData,
         }
@@ -51,7 +51,7 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
     }
 
     pub(crate) fn kind(&self) -> &str {
-        &self.kind
+        &self.own.kind
     }
 
     /// Reads one object; `deleted` is what a failure shall say of it.
@@ -95,30 +95,38 @@ impl<K: Resource + DeserializeOwned> Decoder<K> {
             // What the panic said may be a value of the object.
             Err(_) => (String::new(), "the code that reads it panics".to_owned()),
         };
-        let raw = self.keep_raw.then(|| String::from_utf8_lossy(text));
-        Box::new(Malformed {
-            path,
-            raw: raw.map(RawObject::new),
-            ..self.unreadable(text, problem, deleted)
-        })
+        let mut malformed = self.unreadable(text, path, problem, deleted);
+        if self.keep_raw && !malformed.foreign {
+            malformed.raw = Some(RawObject::new(String::from_utf8_lossy(text)));
+        }
+        Box::new(malformed)
     }
 
     /// What is told of an object that is too long to be read, of whose text this is the beginning.
     pub(super) fn oversized(&self, head: &[u8], length: usize, deleted: bool) -> Box<Malformed> {
         let problem = format!("it has {length} bytes, and above {MAX_VALUE} none is read");
-        Box::new(self.unreadable(head, problem, deleted))
+        Box::new(self.unreadable(head, String::new(), problem, deleted))
     }
 
-    fn unreadable(&self, text: &[u8], problem: String, deleted: bool) -> Malformed {
+    fn unreadable(&self, text: &[u8], path: String, problem: String, deleted: bool) -> Malformed {
         let named = Named::of(text);
+        // Whatever else does not fit: an object of another kind need not.
+        let (api_version, kind) = (named.api_version.as_deref(), named.kind.as_deref());
+        let foreign = self.rules.foreign(&self.own, api_version, kind);
+        let is_foreign = foreign.is_some();
+        let (path, problem) = match foreign {
+            Some((field, problem)) => (field.to_owned(), problem),
+            None => (path, problem),
+        };
         Malformed {
-            kind: self.kind.clone(),
+            kind: self.own.kind.clone(),
             key: named.key(),
             uid: named.uid,
             resource_version: named.resource_version,
-            path: String::new(),
+            path,
             problem,
             deleted,
+            foreign: is_foreign,
             raw: None,
         }
     }
@@ -154,14 +162,14 @@ fn without_values(error: &serde_json::Error) -> String {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-    use kube_core::DynamicObject;
     use kube_core::discovery::ApiResource;
+    use kube_core::{DynamicObject, GroupVersionKind};
     use proptest::prelude::*;
     use serde::de::{Deserialize, Deserializer};
 
     use super::*;
-    use crate::ObjectKey;
     use crate::meta::LAST_APPLIED;
+    use crate::{MetadataOnly, ObjectKey};
 
     fn decoder<K: Resource<DynamicType = ()> + DeserializeOwned>(cut: Cut) -> Decoder<K> {
         Decoder::new(&(), cut)
@@ -226,6 +234,38 @@ mod tests {
     }
 
     #[test]
+    fn i102_metadata_of_a_kind_known_at_run_time_tell_the_kind_and_share_it() {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("net.example.dev", "v1", "Widget"));
+        let decoder = Decoder::<MetadataOnly<DynamicObject>>::new(&kind, ALL);
+        // As an event carries it, and as an item of a list does.
+        let event = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}"#;
+        let item = r#"{"metadata":{"name":"b"}}"#;
+        let read = |text: &str| decoder.object(text.as_bytes(), false).unwrap();
+        let (event, item) = (read(event), read(item));
+        let own = TypeMeta {
+            api_version: "net.example.dev/v1".to_owned(),
+            kind: "Widget".to_owned(),
+        };
+        assert_eq!((event.types(), item.types()), (Some(&own), Some(&own)));
+        assert!(std::ptr::eq(event.types().unwrap(), item.types().unwrap()));
+        // A server that sends whole objects where metadata were asked for.
+        let whole =
+            br#"{"kind":"Widget","apiVersion":"net.example.dev/v1","metadata":{"name":"a"}}"#;
+        let refused = decoder.object(whole, false).unwrap_err();
+        assert_eq!((refused.foreign, &*refused.path), (false, "kind"));
+    }
+
+    #[test]
+    fn i102_metadata_of_a_kind_known_by_its_type_carry_no_copy_of_it() {
+        let text = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}"#;
+        for text in [text, r#"{"metadata":{"name":"a"}}"#] {
+            let decoder = decoder::<MetadataOnly<Secret>>(ALL);
+            let object = decoder.object(text.as_bytes(), false).unwrap();
+            assert_eq!(object.types(), None, "{text}");
+        }
+    }
+
+    #[test]
     fn r18_a_misfit_tells_name_path_and_no_value() {
         let text = br#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"3"},
             "spec":{"containers":[{"name":"x","image":{"hunter2":1}}]}}"#;
@@ -240,6 +280,7 @@ mod tests {
                 path: "spec.containers[0].image".into(),
                 problem: "found map, expected a string".into(),
                 deleted: true,
+                foreign: false,
                 raw: None,
             }
         );
@@ -303,13 +344,37 @@ mod tests {
 
     #[test]
     fn another_kind_is_refused_by_name() {
-        let text = br#"{"kind":"Secret","apiVersion":"v1","metadata":{"name":"s"}}"#;
-        let malformed = decoder::<ConfigMap>(ALL).object(text, false).unwrap_err();
-        assert_eq!(malformed.path, "kind");
-        assert_eq!(
-            malformed.problem,
-            "object of another kind: kind is not ConfigMap"
-        );
+        let cases = [
+            (
+                r#"{"kind":"Secret","apiVersion":"v1","metadata":{"name":"s"}}"#,
+                "kind",
+                "ConfigMap",
+            ),
+            (
+                r#"{"kind":"ConfigMap","apiVersion":"v2","metadata":{"name":"s"}}"#,
+                "apiVersion",
+                "v1",
+            ),
+            // What does not fit before the kind is told says nothing: it need not fit.
+            (
+                r#"{"data":7,"metadata":{"name":"s"},"kind":"Secret"}"#,
+                "kind",
+                "ConfigMap",
+            ),
+        ];
+        for (text, path, wanted) in cases {
+            let decoder = decoder::<ConfigMap>(ALL).keep_raw(true);
+            let malformed = decoder.object(text.as_bytes(), false).unwrap_err();
+            assert_eq!(malformed.path, path, "{text}");
+            assert_eq!(
+                malformed.problem,
+                format!("object of another kind: {path} is not {wanted}")
+            );
+            assert!(malformed.foreign && malformed.raw.is_none(), "{text}");
+        }
+        let own = br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"s"},"data":7}"#;
+        let malformed = decoder::<ConfigMap>(ALL).object(own, false).unwrap_err();
+        assert!(!malformed.foreign);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
+use kube_core::TypeMeta;
 use serde_json::value::RawValue;
 
 use super::Cut;
@@ -27,8 +28,9 @@ pub(super) const WRONG_KIND: &str = "object of another kind: ";
 #[derive(Debug)]
 pub(super) struct Rules {
     /// What `apiVersion` and `kind` say if they are there.
-    pub(super) api_version: String,
-    pub(super) object_kind: String,
+    pub(super) said: TypeMeta,
+    /// What the reader is told that they say, in any case.
+    pub(super) told: TypeMeta,
     pub(super) cut: Cut,
 }
 
@@ -99,6 +101,16 @@ enum Expect {
     Kind,
 }
 
+impl Expect {
+    /// The field, and what stands in it.
+    fn of(self, types: &TypeMeta) -> (&'static str, &str) {
+        match self {
+            Self::ApiVersion => ("apiVersion", &types.api_version),
+            Self::Kind => ("kind", &types.kind),
+        }
+    }
+}
+
 impl Rules {
     fn entry(&self, level: Level, key: &str) -> Entry {
         match (level, key) {
@@ -115,20 +127,39 @@ impl Rules {
     }
 
     fn wanted(&self, expect: Expect) -> (&'static str, &str) {
-        match expect {
-            Expect::ApiVersion => ("apiVersion", &self.api_version),
-            Expect::Kind => ("kind", &self.object_kind),
-        }
+        expect.of(&self.said)
+    }
+
+    fn told(&self, expect: Expect) -> (&'static str, &str) {
+        expect.of(&self.told)
     }
 
     fn check<E: serde::de::Error>(&self, expect: Expect, found: &str) -> Result<(), E> {
-        let (field, wanted) = self.wanted(expect);
-        if found == wanted {
+        if found == self.wanted(expect).1 {
             return Ok(());
         }
-        Err(E::custom(format_args!(
-            "{WRONG_KIND}{field} is not {wanted}"
-        )))
+        Err(E::custom(self.not(expect)))
+    }
+
+    fn not(&self, expect: Expect) -> String {
+        let (field, wanted) = self.wanted(expect);
+        format!("{WRONG_KIND}{field} is not {wanted}")
+    }
+
+    /// Where and how an object says that it is of another kind than `own`, if it does. A whole
+    /// object where metadata alone are wanted is refused, and is not of another kind.
+    pub(super) fn foreign(
+        &self,
+        own: &TypeMeta,
+        api_version: Option<&str>,
+        kind: Option<&str>,
+    ) -> Option<(&'static str, String)> {
+        let said = [(Expect::ApiVersion, api_version), (Expect::Kind, kind)];
+        said.into_iter().find_map(|(expect, found)| {
+            let (field, wanted) = self.wanted(expect);
+            let ours = [wanted, expect.of(own).1].contains(&found?);
+            (!ours).then(|| (field, self.not(expect)))
+        })
     }
 }
 
@@ -382,7 +413,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for FilteredMap<'_, A> {
         for expect in [Expect::ApiVersion, Expect::Kind] {
             if !std::mem::replace(self.seen(expect), true) {
                 self.entry = Entry::Given(expect);
-                let name = StrDeserializer::new(context.rules.wanted(expect).0);
+                let name = StrDeserializer::new(context.rules.told(expect).0);
                 return seed.deserialize(name).map(Some);
             }
         }
@@ -399,7 +430,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for FilteredMap<'_, A> {
                 expect,
                 rules,
             }),
-            Entry::Given(expect) => seed.deserialize(StrDeserializer::new(rules.wanted(expect).1)),
+            Entry::Given(expect) => seed.deserialize(StrDeserializer::new(rules.told(expect).1)),
             Entry::Skip => inner.next_value_seed(seed),
         }
     }
@@ -426,7 +457,7 @@ impl<'de> DeserializeSeed<'de> for Skip<'_> {
     }
 }
 
-/// Reads a text that must say what the rules expect.
+/// Reads a text that must say what the rules expect, and tells what they want told.
 struct Identity<'a, S> {
     seed: S,
     expect: Expect,
@@ -439,7 +470,8 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Identity<'_, S> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
         let found = Text::deserialize(deserializer)?;
         self.rules.check(self.expect, &found.0)?;
-        found.read(self.seed)
+        let told = self.rules.told(self.expect).1;
+        self.seed.deserialize(StrDeserializer::new(told))
     }
 }
 

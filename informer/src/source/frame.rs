@@ -305,6 +305,7 @@ fn nameless<K: Resource + DeserializeOwned>(
         path: path.to_owned(),
         problem,
         deleted: false,
+        foreign: false,
         raw: None,
     })
 }

@@ -149,6 +149,9 @@ pub struct Malformed {
     pub problem: String,
     /// Whether the frame said that the object is gone.
     pub deleted: bool,
+    /// Whether it is an object of another kind: then name, UID and version are not those of any
+    /// object that was asked for, and nothing follows from them.
+    pub foreign: bool,
     /// The object as it was sent, where that is kept.
     pub raw: Option<RawObject>,
 }

@@ -13,6 +13,8 @@ use crate::ObjectKey;
 /// for gone.
 #[derive(Debug, Default)]
 pub(super) struct Named {
+    pub(super) api_version: Option<String>,
+    pub(super) kind: Option<String>,
     name: Option<String>,
     namespace: Option<String>,
     pub(super) uid: Option<String>,
@@ -68,20 +70,20 @@ impl<'de> Visitor<'de> for Within<'_> {
                 })?;
                 continue;
             }
-            let field = match &*key {
-                "name" => &mut self.named.name,
-                "namespace" => &mut self.named.namespace,
-                "uid" => &mut self.named.uid,
-                "resourceVersion" => &mut self.named.resource_version,
+            let field = match (self.metadata, &*key) {
+                (false, "apiVersion") => &mut self.named.api_version,
+                (false, "kind") => &mut self.named.kind,
+                (true, "name") => &mut self.named.name,
+                (true, "namespace") => &mut self.named.namespace,
+                (true, "uid") => &mut self.named.uid,
+                (true, "resourceVersion") => &mut self.named.resource_version,
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 }
             };
             let value = map.next_value::<&RawValue>()?;
-            if self.metadata {
-                *field = serde_json::from_str(value.get()).ok();
-            }
+            *field = serde_json::from_str(value.get()).ok();
         }
         Ok(())
     }

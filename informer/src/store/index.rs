@@ -258,7 +258,7 @@ impl Index {
         };
         let mut set = set.clone();
         if set.members.remove(id) {
-            self.sets.remove(at);
+            self.sets.remove(at, |set| hasher.value(&set.value));
         } else {
             self.sets.replace(at, set);
         }

@@ -72,18 +72,22 @@ impl<V: Clone> Map<V> {
         self.values.replace(id, value)
     }
 
-    /// Takes a value out; its number may be given out again.
-    pub(super) fn remove(&mut self, id: Id) -> Option<V> {
-        self.values.remove(id)
+    /// Takes a value out; its number may be given out again. `hash_of` as for an insertion.
+    pub(super) fn remove(&mut self, id: Id, hash_of: impl Fn(&V) -> u64) -> Option<V> {
+        let removed = self.values.remove(id)?;
+        if self.table.is_far_too_large(self.values.len()) {
+            self.table = Arc::new(self.table_anew(hash_of));
+        }
+        Some(removed)
     }
 
     /// A table of the values that are there, with room for more.
     fn table_anew(&self, hash_of: impl Fn(&V) -> u64) -> Table {
         let table = Table::new(self.values.len(), self.values.numbers());
-        for (id, value) in self.values.numbered() {
+        self.values.each(|id, value| {
             let entered = table.enter(hash_of(value), id);
             debug_assert!(entered, "made for this many");
-        }
+        });
         table
     }
 }
@@ -157,7 +161,8 @@ mod tests {
                     }
                     Op::Remove(key) => {
                         let known = model.remove(&key).map(|value| (key, value));
-                        let removed = find(&map, key).and_then(|(id, _)| map.remove(id));
+                        let hash_of = |(k, _): &Pair| hash(*k, spread);
+                        let removed = find(&map, key).and_then(|(id, _)| map.remove(id, hash_of));
                         prop_assert_eq!(removed, known);
                     }
                     Op::Keep => kept.push((map.clone(), model.clone())),
@@ -186,9 +191,26 @@ mod tests {
             (0..100).map(|value| map.insert(value, hash_of)).collect();
         for value in 100..100_000 {
             let oldest = ids.pop_front().unwrap();
-            assert_eq!(map.remove(oldest), Some(value - 100));
+            assert_eq!(map.remove(oldest, hash_of), Some(value - 100));
             ids.push_back(map.insert(value, hash_of));
         }
         assert!(map.table.places() <= 512, "{} places", map.table.places());
+    }
+    #[test]
+    fn a_table_shrinks_with_what_it_leads_to_and_leads_to_the_rest() {
+        let mut map = Map::default();
+        let hash_of = |value: &u64| value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let ids: Vec<_> = (0..100_000)
+            .map(|value| map.insert(value, hash_of))
+            .collect();
+        let (kept, gone) = ids.split_at(10);
+        for id in gone {
+            map.remove(*id, hash_of);
+        }
+        assert!(map.table.places() <= 512, "{} places", map.table.places());
+        for (value, id) in (0..).zip(kept) {
+            let found = map.find(hash_of(&value), |other| *other == value);
+            assert_eq!(found, Some((*id, &value)));
+        }
     }
 }

@@ -248,7 +248,8 @@ impl<K> Version<K> {
 
     fn take(&mut self, key: &ObjectKey) -> Option<Entry<K>> {
         let (id, _) = self.find(key)?;
-        let old = self.entries.remove(id)?;
+        let hash_of = |entry: &Entry<K>| self.hasher.key(&entry.key);
+        let old = self.entries.remove(id, hash_of)?;
         self.reindex(id, Some(&old.values), None);
         Some(old)
     }

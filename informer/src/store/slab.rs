@@ -16,40 +16,27 @@ const LEAF: usize = 1 << LEAF_BITS;
 /// Number of a place.
 pub(crate) type Id = u32;
 
-/// Values by number.
+/// Values by number. A value that comes gets the lowest number that is free.
 #[derive(Debug)]
 pub(crate) struct Slab<V> {
     root: Option<Arc<Node<V>>>,
     /// Levels of branches above the leaves.
     height: u32,
     len: usize,
-    /// The lowest number that was never given out.
-    next: Id,
-    /// Numbers whose values are gone.
-    free: Option<Arc<Free>>,
 }
 
+/// A node is there only while a value is below it.
 #[derive(Debug)]
 enum Node<V> {
     Leaf([Option<V>; LEAF]),
-    Branch([Option<Arc<Node<V>>>; WIDTH]),
+    Branch {
+        children: [Option<Arc<Node<V>>>; WIDTH],
+        /// By bits, the children below which no number is free.
+        full: u16,
+    },
 }
 
-#[derive(Debug)]
-struct Free {
-    id: Id,
-    rest: Option<Arc<Free>>,
-}
-
-impl Drop for Free {
-    /// One after the other: a long list must not be a deep recursion.
-    fn drop(&mut self) {
-        let mut rest = self.rest.take();
-        while let Some(mut free) = rest.and_then(Arc::into_inner) {
-            rest = free.rest.take();
-        }
-    }
-}
+const ALL_FULL: u16 = u16::MAX;
 
 impl<V> Clone for Slab<V> {
     fn clone(&self) -> Self {
@@ -57,8 +44,6 @@ impl<V> Clone for Slab<V> {
             root: self.root.clone(),
             height: self.height,
             len: self.len,
-            next: self.next,
-            free: self.free.clone(),
         }
     }
 }
@@ -69,8 +54,6 @@ impl<V> Default for Slab<V> {
             root: None,
             height: 0,
             len: 0,
-            next: 0,
-            free: None,
         }
     }
 }
@@ -79,14 +62,23 @@ impl<V: Clone> Clone for Node<V> {
     fn clone(&self) -> Self {
         match self {
             Self::Leaf(places) => Self::Leaf(places.clone()),
-            Self::Branch(children) => Self::Branch(children.clone()),
+            Self::Branch { children, full } => Self::Branch {
+                children: children.clone(),
+                full: *full,
+            },
         }
     }
 }
 
+/// Bits of a number that say where it stands below a branch with `below` levels of branches
+/// under it.
+fn bits_below(below: u32) -> u32 {
+    LEAF_BITS + BITS * below
+}
+
 /// Place among the children of a branch that has `below` levels of branches below it.
 fn slot(id: Id, below: u32) -> usize {
-    (id >> (LEAF_BITS + BITS * below)) as usize & (WIDTH - 1)
+    (id >> bits_below(below)) as usize & (WIDTH - 1)
 }
 
 fn place(id: Id) -> usize {
@@ -98,21 +90,45 @@ impl<V> Slab<V> {
         self.len
     }
 
-    /// All numbers in use are below this one.
+    /// All numbers in use are below this one, which is as low as it can be.
     pub(crate) fn numbers(&self) -> Id {
-        self.next
+        let Some(mut node) = self.root.as_deref() else {
+            return 0;
+        };
+        let mut below = self.height;
+        let mut highest = 0;
+        loop {
+            match node {
+                Node::Leaf(places) => {
+                    let last = places.iter().rposition(Option::is_some);
+                    return highest + last.map_or(0, |last| last as Id + 1);
+                }
+                Node::Branch { children, .. } => {
+                    below -= 1;
+                    let last = (0..)
+                        .zip(children)
+                        .filter_map(|(at, child)| Some((at, child.as_deref()?)));
+                    let Some((at, child)) = last.last() else {
+                        return highest;
+                    };
+                    highest |= Id::from(at as u16) << bits_below(below);
+                    node = child;
+                }
+            }
+        }
     }
 
     pub(crate) fn get(&self, id: Id) -> Option<&V> {
-        if id >= self.next {
-            return None;
-        }
         let mut node = self.root.as_deref()?;
         let mut below = self.height;
+        // A number that the tree is too low for would be taken for another one.
+        if u64::from(id) >> bits_below(below) > 0 {
+            return None;
+        }
         loop {
             match node {
                 Node::Leaf(places) => return places[place(id)].as_ref(),
-                Node::Branch(children) => {
+                Node::Branch { children, .. } => {
                     below -= 1;
                     node = children[slot(id, below)].as_deref()?;
                 }
@@ -128,9 +144,12 @@ impl<V> Slab<V> {
         }
     }
 
-    /// All values with their numbers.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (Id, &V)> {
-        (0..self.next).filter_map(|id| Some((id, self.get(id)?)))
+    /// Shows `visit` all values with their numbers, in their order. Costs what is there, not what
+    /// was there once.
+    pub(crate) fn each<'a>(&'a self, mut visit: impl FnMut(Id, &'a V)) {
+        if let Some(root) = &self.root {
+            root.each(0, self.height, &mut visit);
+        }
     }
 }
 
@@ -140,62 +159,47 @@ impl<V: Clone> Slab<V> {
     /// # Panics
     /// When four thousand million places are taken.
     pub(crate) fn insert(&mut self, value: V) -> Id {
-        let id = match self.free.take() {
-            Some(free) => {
-                self.free.clone_from(&free.rest);
-                free.id
-            }
-            None => {
-                let id = self.next;
-                self.next = id.checked_add(1).expect("memory ends before the numbers");
-                id
-            }
-        };
-        *self.place(id) = Some(value);
+        assert!(
+            self.len < Id::MAX as usize,
+            "memory ends before the numbers"
+        );
+        if self.len as u64 == 1 << bits_below(self.height) {
+            let mut children = [const { None }; WIDTH];
+            children[0] = self.root.take();
+            self.root = Some(Arc::new(Node::Branch { children, full: 1 }));
+            self.height += 1;
+        }
+        let (id, _) = Node::insert(&mut self.root, self.height, value);
         self.len += 1;
         id
     }
 
     /// Puts `value` into a place that is taken; the value before comes back.
     pub(crate) fn replace(&mut self, id: Id, value: V) -> Option<V> {
+        // A look first: what is shared must not be copied for nothing.
         self.get(id)?;
-        self.place(id).replace(value)
+        let mut below = self.height;
+        let mut node = self.root.as_mut()?;
+        loop {
+            match Arc::make_mut(node) {
+                Node::Leaf(places) => return places[place(id)].replace(value),
+                Node::Branch { children, .. } => {
+                    below -= 1;
+                    node = children[slot(id, below)].as_mut()?;
+                }
+            }
+        }
     }
 
     /// Takes a value out; its number may be given out again.
     pub(crate) fn remove(&mut self, id: Id) -> Option<V> {
         self.get(id)?;
-        let removed = self.place(id).take();
+        let removed = Node::remove(&mut self.root, self.height, id);
         self.len -= 1;
         if self.len == 0 {
             *self = Self::default();
-        } else {
-            let rest = self.free.take();
-            self.free = Some(Arc::new(Free { id, rest }));
         }
         removed
-    }
-
-    /// The place of a number that was given out.
-    fn place(&mut self, id: Id) -> &mut Option<V> {
-        while u64::from(id) >> LEAF_BITS >> (BITS * self.height) > 0 {
-            let lower = self.root.take();
-            let mut children = [const { None }; WIDTH];
-            children[0] = lower;
-            self.root = Some(Arc::new(Node::Branch(children)));
-            self.height += 1;
-        }
-        let mut below = self.height;
-        let mut node = self.root.get_or_insert_with(|| Node::new(below));
-        loop {
-            match Arc::make_mut(node) {
-                Node::Leaf(places) => return &mut places[place(id)],
-                Node::Branch(children) => {
-                    below -= 1;
-                    node = children[slot(id, below)].get_or_insert_with(|| Node::new(below));
-                }
-            }
-        }
     }
 }
 
@@ -204,8 +208,76 @@ impl<V> Node<V> {
     fn new(height: u32) -> Arc<Self> {
         Arc::new(match height {
             0 => Self::Leaf([const { None }; LEAF]),
-            _ => Self::Branch([const { None }; WIDTH]),
+            _ => Self::Branch {
+                children: [const { None }; WIDTH],
+                full: 0,
+            },
         })
+    }
+
+    /// The values below a node of this `height`, of which `first` is the lowest number.
+    fn each<'a>(&'a self, first: Id, height: u32, visit: &mut impl FnMut(Id, &'a V)) {
+        match self {
+            Self::Leaf(places) => {
+                for (id, value) in (first..).zip(places) {
+                    if let Some(value) = value {
+                        visit(id, value);
+                    }
+                }
+            }
+            Self::Branch { children, .. } => {
+                let below = height - 1;
+                for (at, child) in (0..).zip(children) {
+                    if let Some(child) = child {
+                        child.each(first | at << bits_below(below), below, visit);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<V: Clone> Node<V> {
+    /// Puts `value` into the lowest free place below a node of this `height`, which is not full.
+    /// The number within it, and whether it is full now.
+    fn insert(node: &mut Option<Arc<Self>>, height: u32, value: V) -> (Id, bool) {
+        match Arc::make_mut(node.get_or_insert_with(|| Self::new(height))) {
+            Self::Leaf(places) => {
+                let free = places.iter().position(Option::is_none);
+                let at = free.expect("only full leaves have no free place");
+                places[at] = Some(value);
+                (at as Id, places.iter().all(Option::is_some))
+            }
+            Self::Branch { children, full } => {
+                let below = height - 1;
+                let at = full.trailing_ones();
+                let (id, filled) = Self::insert(&mut children[at as usize], below, value);
+                *full |= u16::from(filled) << at;
+                (id | at << bits_below(below), *full == ALL_FULL)
+            }
+        }
+    }
+
+    /// Takes out the value of a number that is in use, and the nodes that hold nothing then.
+    fn remove(node: &mut Option<Arc<Self>>, height: u32, id: Id) -> Option<V> {
+        let (removed, empty) = match Arc::make_mut(node.as_mut()?) {
+            Self::Leaf(places) => {
+                let removed = places[place(id)].take();
+                (removed, places.iter().all(Option::is_none))
+            }
+            Self::Branch { children, full } => {
+                let below = height - 1;
+                let at = slot(id, below);
+                let removed = Self::remove(&mut children[at], below, id);
+                *full &= !(1 << at);
+                let empty = children[at].is_none() && children.iter().all(Option::is_none);
+                (removed, empty)
+            }
+        };
+        if empty {
+            *node = None;
+        }
+        removed
     }
 }
 
@@ -230,7 +302,7 @@ impl<'a, V> Iterator for Iter<'a, V> {
                 Some(None) => {}
                 Some(Some(node)) => match &**node {
                     Node::Leaf(places) => self.leaf = places.iter(),
-                    Node::Branch(children) => self.pending.push(children.iter()),
+                    Node::Branch { children, .. } => self.pending.push(children.iter()),
                 },
             }
         }
@@ -268,6 +340,9 @@ mod tests {
                 0..300,
             ),
         ) {
+            let lowest = |model: &BTreeMap<Id, u8>| {
+                (0..).zip(model.keys()).find(|(at, id)| at != *id).map_or(model.len() as Id, |(at, _)| at)
+            };
             let mut slab = Slab::default();
             let mut model: BTreeMap<Id, u8> = (0..first).map(|_| (slab.insert(0), 0)).collect();
             prop_assert_eq!(model.len(), first);
@@ -278,7 +353,9 @@ mod tests {
                 };
                 match op {
                     Op::Insert(value) => {
+                        let free = lowest(&model);
                         let id = slab.insert(value);
+                        prop_assert_eq!(id, free);
                         prop_assert_eq!(model.insert(id, value), None);
                     }
                     Op::Replace(at, value) => if let Some(id) = nth(&model, at) {
@@ -296,10 +373,26 @@ mod tests {
             for (slab, model) in kept {
                 prop_assert_eq!(slab.len(), model.len());
                 prop_assert!(slab.iter().eq(model.values()));
+                let mut numbered = BTreeMap::new();
+                slab.each(|id, value| numbered.extend([(id, *value)]));
+                prop_assert_eq!(&numbered, &model);
+                let numbers = model.keys().last().map_or(0, |last| last + 1);
+                prop_assert_eq!(slab.numbers(), numbers);
+                for beyond in [numbers, numbers + 4, numbers * 16 + 64, Id::MAX] {
+                    prop_assert_eq!(slab.get(beyond), None);
+                }
                 for (id, value) in &model {
                     prop_assert_eq!(slab.get(*id), Some(value));
                 }
             }
+        }
+    }
+
+    fn nodes<V>(node: &Option<Arc<Node<V>>>) -> usize {
+        match node.as_deref() {
+            None => 0,
+            Some(Node::Leaf(_)) => 1,
+            Some(Node::Branch { children, .. }) => 1 + children.iter().map(nodes).sum::<usize>(),
         }
     }
 
@@ -310,7 +403,21 @@ mod tests {
         for id in ids {
             assert_eq!(slab.remove(id), Some(id));
         }
-        assert!(slab.root.is_none() && slab.free.is_none());
+        assert!(slab.root.is_none());
         assert_eq!(slab.insert(7), 0);
+    }
+
+    #[test]
+    fn a_slab_holds_the_nodes_of_what_is_there_and_not_of_what_was() {
+        let mut slab = Slab::default();
+        for value in 0..100_000 {
+            slab.insert(value);
+        }
+        let left = [3, 50_000, 99_999];
+        for id in (0..100_000).filter(|id| !left.contains(id)) {
+            slab.remove(id);
+        }
+        assert!(nodes(&slab.root) <= 1 + 3 * slab.height as usize);
+        assert_eq!(slab.iter().copied().collect::<Vec<_>>(), left);
     }
 }

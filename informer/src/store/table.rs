@@ -12,6 +12,9 @@ use super::slab::Id;
 
 /// Places of the smallest table.
 const LEAST: usize = 8;
+/// Places for each value above which a table is made anew. A new one has three at most, so that
+/// many values go before the next.
+const SPARE: usize = 16;
 
 /// A number that several threads see.
 ///
@@ -131,6 +134,11 @@ impl<C: Cell> Table<C> {
             }
         }
         false
+    }
+
+    /// Whether a table that was made for `entries` would have a fifth of its places or fewer.
+    pub(super) fn is_far_too_large(&self, entries: usize) -> bool {
+        self.places.len() > SPARE * entries.max(LEAST)
     }
 
     #[cfg(test)]

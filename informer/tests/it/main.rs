@@ -4,6 +4,7 @@
 mod endings;
 mod factory;
 mod filtered;
+mod foreign;
 mod http;
 mod in_place;
 #[expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use informer::InformerOptions;
-use informer::source;
-use informer::source::scripted::ListAnswer;
+use informer::source::scripted::{ListAnswer, Scripted};
+use informer::source::{self, WatchEvent};
+use informer::{Informer, InformerOptions};
 use kube_core::Status;
 
 use crate::support::*;
@@ -51,4 +51,28 @@ async fn i31_silence_of_a_server_without_bookmarks_says_nothing() {
     let _run = Run::start(&informer);
     tokio::time::sleep(MINUTE * 5).await;
     assert_eq!(source.summaries(), ["list 0 limit=500", "watch 10"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i31_i39_the_end_of_a_streamed_list_is_no_sign_that_a_server_sends_bookmarks() {
+    let source = Scripted::new().streaming();
+    let options = InformerOptions {
+        min_watch_timeout: MINUTE * 60,
+        ..InformerOptions::default()
+    };
+    let informer = Informer::from_source("ConfigMap", source.clone(), options).unwrap();
+    let feed = source.watch();
+    let _second = source.watch();
+    let _run = Run::start(&informer);
+    feed.send(WatchEvent::Added(object("a", 1)));
+    feed.send(WatchEvent::Bookmark {
+        resource_version: "10".to_owned(),
+        initial_events_end: true,
+    });
+    tokio::time::sleep(MINUTE * 30).await;
+    assert_eq!(source.summaries(), ["watch \"\" initial-events"]);
+    // One that it sends of its own accord is.
+    feed.send(bookmark("11"));
+    tokio::time::sleep(MINUTE * 3 + Duration::from_secs(30)).await;
+    assert_eq!(source.summaries()[1], "watch 11 initial-events");
 }

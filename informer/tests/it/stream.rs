@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use informer::source::WatchEvent;
 use informer::source::scripted::{ListAnswer, Scripted};
-use informer::{Informer, InformerOptions};
+use informer::source::{self, WatchEvent};
+use informer::{Cause, Informer, InformerOptions};
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::support::*;
@@ -84,6 +84,78 @@ async fn r15_a_broken_stream_is_tried_again_without_mixing() {
     settle().await;
     assert_eq!(source.summaries(), ["watch \"\" initial-events"; 2]);
     assert_eq!(cached(&informer), ["a@3"]);
+}
+
+/// Causes that the error handler of `informer` is told.
+fn told_causes(informer: &Informer<ConfigMap>) -> Log {
+    let causes = Log::default();
+    let told = causes.clone();
+    informer
+        .set_error_handler(Arc::new(move |error| told.push(error.cause().to_string())))
+        .expect("it was not started");
+    causes
+}
+
+#[tokio::test(start_paused = true)]
+async fn r15_i24_a_stream_that_breaks_before_its_end_is_tried_again_after_a_wait() {
+    let (source, informer) = streaming();
+    let causes = told_causes(&informer);
+    for failure in [broken(), refused()] {
+        let feed = source.watch();
+        feed.send(WatchEvent::Added(object("half", 1)));
+        feed.fail(failure);
+    }
+    let third = source.watch();
+    third.send_batch(vec![WatchEvent::Added(object("a", 3)), end("4")]);
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    assert_eq!(source.summaries(), ["watch \"\" initial-events"; 3]);
+    assert_eq!(cached(&informer), ["a@3"]);
+    assert_eq!(causes.take(), ["transport", "refused"]);
+    let gaps = gaps(&source.requests());
+    assert!(
+        (800..=1600).contains(&gaps[0]) && (1600..=3200).contains(&gaps[1]),
+        "{gaps:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn i24_three_streams_that_break_lead_to_a_list() {
+    let (source, informer) = streaming();
+    let causes = told_causes(&informer);
+    for _ in 0..3 {
+        source.watch().fail(broken());
+    }
+    source.list(ListAnswer::all([object("a", 1)], "10"));
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    let calls = source.summaries();
+    assert_eq!(calls[..3], ["watch \"\" initial-events"; 3]);
+    assert_eq!(calls[3], "list 0 limit=500");
+    assert_eq!(causes.take(), ["transport"; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i38_the_list_in_place_of_a_stream_is_no_sooner_than_the_server_asks_for() {
+    for (retry_after, gap) in [(None, 0), (Some(7), 7000), (Some(600), 60_000)] {
+        let (source, informer) = streaming();
+        let causes = told_causes(&informer);
+        source.refuse_watch(source::Error::Status {
+            status: Box::new(status(503, "ServiceUnavailable")),
+            retry_after: retry_after.map(Duration::from_secs),
+        });
+        source.list(ListAnswer::all([object("a", 1)], "10"));
+        let _run = Run::start(&informer);
+        informer.synced().await;
+        let calls = source.summaries();
+        assert_eq!(
+            calls[..2],
+            ["watch \"\" initial-events", "list 0 limit=500"],
+            "{retry_after:?}"
+        );
+        assert_eq!(gaps(&source.requests())[0], gap, "{retry_after:?}");
+        assert_eq!(causes.take(), ["unavailable"]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +270,9 @@ async fn r16_a_late_bookmark_is_warned_of_each_ten_seconds_and_none_leads_to_a_l
     let written = Written::default();
     let _guard = written.begin(tracing::Level::WARN);
     let (source, informer) = streaming();
+    let causes = told_causes(&informer);
     let feed = source.watch();
+    source.list(ListAnswer::Hang);
     source.list(ListAnswer::all([object("a", 1)], "10"));
     let _run = Run::start(&informer);
     for _ in 0..5 {
@@ -226,7 +300,16 @@ async fn r16_a_late_bookmark_is_warned_of_each_ten_seconds_and_none_leads_to_a_l
         "list 0 limit=500",
         "60 s without progress"
     );
-    assert!(informer.has_synced());
+    assert_eq!(causes.take(), ["deadline"]);
+    assert_eq!(informer.stats().errors, 1);
+    let (cause, text) = informer.status().last_error.unwrap();
+    assert_eq!(cause, Cause::Deadline);
+    assert_eq!(
+        text,
+        "watch failed: no answer to a streamed list within 60 s"
+    );
+    informer.synced().await;
+    assert_eq!(informer.status().last_error, None);
     let warnings = informer.stats().late_bookmarks;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(informer.stats().late_bookmarks, warnings, "none afterwards");
@@ -251,6 +334,7 @@ async fn i24_bookmarks_alone_are_no_progress_of_a_stream() {
 #[tokio::test(start_paused = true)]
 async fn i24_three_streams_that_end_early_lead_to_a_list() {
     let (source, informer) = streaming_long();
+    let causes = told_causes(&informer);
     let written = Written::default();
     let _guard = written.begin(tracing::Level::WARN);
     for _ in 0..3 {
@@ -264,6 +348,8 @@ async fn i24_three_streams_that_end_early_lead_to_a_list() {
     assert_eq!(calls[..3], ["watch \"\" initial-events"; 3]);
     assert_eq!(calls[3..], ["list 0 limit=500", "watch 10"]);
     assert_eq!(cached(&informer), ["a@1"]);
+    assert_eq!(causes.take(), ["protocol"; 3]);
+    assert_eq!(informer.stats().errors, 3);
     // The next time it is given up, ten minutes later, is not told again.
     for _ in 0..3 {
         source.watch().send(WatchEvent::Added(object("half", 1)));

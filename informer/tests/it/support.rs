@@ -77,6 +77,7 @@ pub(crate) fn malformed(name: &str, version: Option<&str>) -> Box<Malformed> {
         path: "data".to_owned(),
         problem: "found a string".to_owned(),
         deleted: false,
+        foreign: false,
         raw: None,
     })
 }

@@ -40,6 +40,32 @@ async fn i6_an_unreadable_state_is_told_once_and_forgotten_when_the_object_is_re
 }
 
 #[tokio::test(start_paused = true)]
+async fn i6_each_unreadable_state_is_logged_once_and_those_without_a_record_seldom() {
+    let written = Written::default();
+    let _guard = written.begin(tracing::Level::WARN);
+    let (source, informer) = scripted(InformerOptions::default());
+    let errors = Log::default();
+    let told = errors.clone();
+    informer
+        .set_error_handler(Arc::new(move |error| told.push(error.to_string())))
+        .unwrap();
+    source.list(ListAnswer::all([], "10"));
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    for (name, version) in [("a", "11"), ("b", "12"), ("a", "11"), ("a", "13")] {
+        feed.send(WatchEvent::Malformed(malformed(name, Some(version))));
+    }
+    for _ in 0..5 {
+        feed.send(WatchEvent::Malformed(malformed("c", None)));
+    }
+    settle().await;
+    let text = written.text();
+    let logged = |name: &str| text.matches(&format!("ConfigMap n/{name} cannot")).count();
+    assert_eq!([logged("a"), logged("b"), logged("c")], [2, 1, 1], "{text}");
+    assert_eq!(errors.take().len(), 3 + 5);
+}
+
+#[tokio::test(start_paused = true)]
 async fn r18_an_unreadable_object_is_left_out_and_its_stored_copy_stays() {
     let (source, informer) = scripted(InformerOptions::default());
     let log = Log::default();
