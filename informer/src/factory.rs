@@ -159,6 +159,25 @@ struct State {
     shut_down: bool,
 }
 
+impl State {
+    /// The informer of `key`, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if there can be none any more.
+    fn known<K>(&self, key: &Key) -> Result<Option<Informer<K>>, Error>
+    where
+        K: Resource + Send + Sync + 'static,
+    {
+        let member = self.members.get(key);
+        let informer = member.and_then(|member| member.informer.downcast_ref::<Informer<K>>());
+        match informer {
+            Some(informer) => Ok(Some(informer.clone())),
+            None if self.shut_down => Err(stopped("a factory")),
+            None => Ok(None),
+        }
+    }
+}
+
 /// What tells informers apart.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Key {
@@ -176,7 +195,7 @@ struct Member {
     synced: Arc<dyn Synced>,
     run: Box<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<(), Error>> + Send>,
     /// Ends one that never started.
-    give_up: Box<dyn Fn() + Send>,
+    give_up: Arc<dyn Fn() + Send + Sync>,
     /// Ends this informer alone.
     stop: CancellationToken,
     started: bool,
@@ -200,7 +219,7 @@ impl fmt::Debug for Factory {
 
 impl Drop for Factory {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.close();
     }
 }
 
@@ -270,7 +289,8 @@ impl Factory {
     /// # Errors
     /// [`Error::InvalidOption`] names an option that cannot work; [`Error::NameTaken`] where another
     /// Rust type of the same name has an informer of the kind, which then needs another name by
-    /// [`Factory::informer_with`].
+    /// [`Factory::informer_with`]; [`Error::Stopped`] after [`Factory::shutdown`], for a kind that
+    /// nobody asked for before.
     pub fn informer<K>(&self) -> Result<Informer<K>, Error>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
@@ -278,7 +298,8 @@ impl Factory {
         self.informer_with(|_| {})
     }
 
-    /// The informer of a kind; the call that makes it may change its options, later ones not.
+    /// The informer of a kind; the call that makes it may change its options, later ones not. `tweak`
+    /// may ask this factory for other informers.
     ///
     /// # Errors
     /// As those of [`Factory::informer`].
@@ -443,16 +464,18 @@ impl Factory {
     where
         K: Resource + DeserializeOwned + Send + Sync + 'static,
     {
-        let mut state = self.state.lock();
-        if let Some(member) = state.members.get(&key)
-            && let Some(informer) = member.informer.downcast_ref::<Informer<K>>()
-        {
-            return Ok(informer.clone());
+        if let Some(known) = self.state.lock().known(&key)? {
+            return Ok(known);
         }
+        // The caller's code may ask this factory for informers.
         let mut options = self.options.informer(&form::<K>(&key, kind))?;
         let of_all = options.transform.take();
         tweak(&mut options);
         options.transform = both(of_all, options.transform);
+        let mut state = self.state.lock();
+        if let Some(known) = state.known(&key)? {
+            return Ok(known);
+        }
         let informer = Informer::for_kind(self.client.clone(), kind, options)?;
         let (run, unstarted) = (informer.clone(), informer.clone());
         let member = Member {
@@ -462,7 +485,7 @@ impl Factory {
                 let informer = run.clone();
                 Box::pin(async move { informer.run(stop).await })
             }),
-            give_up: Box::new(move || unstarted.give_up()),
+            give_up: Arc::new(move || unstarted.give_up()),
             stop: self.stop.child_token(),
             started: false,
             ended: Arc::new(Gate::new()),
@@ -544,19 +567,34 @@ impl Factory {
         by_name
     }
 
-    /// Ends all informers and waits for them; nothing can be started afterwards.
+    /// Tells all informers to end; those that never started have ended then.
+    fn close(&self) {
+        let unstarted: Vec<_> = {
+            let mut state = self.state.lock();
+            state.shut_down = true;
+            let members = state.members.values();
+            let unstarted = members.filter(|member| !member.started);
+            unstarted
+                .map(|member| Arc::clone(&member.give_up))
+                .collect()
+        };
+        self.stop.cancel();
+        // Their handlers may hold what asks this factory.
+        for give_up in unstarted {
+            give_up();
+        }
+    }
+
+    /// Ends all informers, also those that never started, and waits for them; nothing can be made or
+    /// started afterwards.
     ///
     /// # Errors
     /// Those with which informers ended by themselves, a panic as [`Error::Panicked`].
     pub async fn shutdown(&self) -> Result<(), Vec<Error>> {
-        let failures = {
-            let mut state = self.state.lock();
-            state.shut_down = true;
-            Arc::clone(&state.failures)
-        };
-        self.stop.cancel();
+        self.close();
         self.tasks.close();
         self.tasks.wait().await;
+        let failures = Arc::clone(&self.state.lock().failures);
         let failures = std::mem::take(&mut *failures.lock());
         if failures.is_empty() {
             Ok(())

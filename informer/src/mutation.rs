@@ -1,7 +1,6 @@
 //! Own writes, seen before the watch brings them.
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -224,6 +223,9 @@ fn shown<K: Resource>(write: &Write<K>, stored: Option<&K>, version: &str) -> Sh
 #[derive(Debug)]
 struct Expiring<V> {
     ttl: Duration,
+    /// At least 1.
+    capacity: usize,
+    /// Without a limit of its own, for which it would make room at once.
     entries: LruCache<ObjectKey, Held<V>>,
 }
 
@@ -235,10 +237,10 @@ struct Held<V> {
 
 impl<V: Clone> Expiring<V> {
     fn new(options: MutationCacheOptions) -> Self {
-        let capacity = NonZeroUsize::new(options.capacity).unwrap_or(NonZeroUsize::MIN);
         Self {
             ttl: options.ttl,
-            entries: LruCache::new(capacity),
+            capacity: options.capacity.max(1),
+            entries: LruCache::unbounded(),
         }
     }
 
@@ -253,6 +255,9 @@ impl<V: Clone> Expiring<V> {
     fn insert(&mut self, key: ObjectKey, value: V) {
         let since = Instant::now();
         self.entries.put(key, Held { value, since });
+        if self.entries.len() > self.capacity {
+            self.entries.pop_lru();
+        }
     }
 
     fn remove(&mut self, key: &ObjectKey) {
@@ -291,6 +296,21 @@ mod tests {
         assert_eq!(held.live(), []);
         held.insert(key("a"), 4);
         assert_eq!(held.get(&key("a")), Some(&4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn i71_any_capacity_is_one_and_makes_room_only_for_what_comes() {
+        for (capacity, left) in [(0, 1), (1, 1), (2, 2), (usize::MAX, 3)] {
+            let mut held = Expiring::new(MutationCacheOptions {
+                capacity,
+                ..MutationCacheOptions::default()
+            });
+            for at in 0..3 {
+                held.insert(key(&at.to_string()), at);
+            }
+            assert_eq!(held.entries.len(), left, "{capacity}");
+            assert_eq!(held.get(&key("2")), Some(&2));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -94,12 +94,27 @@ struct Inner<K> {
 
 struct State<K> {
     /// The namespaces that shall be there; `None` for the others.
-    wanted: BTreeMap<Option<String>, Part>,
+    wanted: BTreeMap<Option<String>, Wanted>,
     members: BTreeMap<Option<String>, Member<K>>,
     handlers: Vec<Subscription<K>>,
     indexes: Vec<(String, IndexFunction<K>)>,
     ran: bool,
     stopped: bool,
+}
+
+struct Wanted {
+    part: Part,
+    /// Who asked for it, and has not taken that back; never empty.
+    owners: BTreeSet<Owner>,
+}
+
+/// Who asks for a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// A call by name.
+    Name,
+    /// A choice by labels.
+    Choice(u64),
 }
 
 struct Member<K> {
@@ -137,6 +152,9 @@ impl<K: 'static> Handler<K> for SharedHandler<K> {
 
 /// Number of the next handler, of whatever set: those of another set shall not be mistaken for it.
 static NEXT_HANDLER: AtomicU64 = AtomicU64::new(0);
+
+/// Number of the next choice by labels.
+static NEXT_CHOICE: AtomicU64 = AtomicU64::new(0);
 
 /// A handler's place in a set of namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,14 +215,20 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
         }
     }
 
-    /// Adds a namespace. Returns whether it is new.
+    /// Adds a namespace. Returns whether it is new; one that a choice by labels has brought is not,
+    /// and stays from now on whatever becomes of its labels.
     ///
     /// # Errors
     /// Those of making its informer; [`Error::Stopped`] after the stop; [`Error::InvalidOption`]
-    /// once there is an entry for all others, which left out the names of its time.
+    /// for a new one once there is an entry for all others, which left out the names of its time.
     pub fn add(&self, namespace: &str) -> Result<bool, Error> {
+        self.add_for(Owner::Name, namespace)
+    }
+
+    fn add_for(&self, owner: Owner, namespace: &str) -> Result<bool, Error> {
+        let key = Some(namespace.to_owned());
         let mut state = self.inner.state.lock();
-        if state.wanted.contains_key(&None) {
+        if state.wanted.contains_key(&None) && !state.wanted.contains_key(&key) {
             return Err(Error::InvalidOption {
                 option: "namespace",
                 problem: format!(
@@ -213,7 +237,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
             });
         }
         let part = Part::Namespace(namespace.to_owned());
-        self.want(&mut state, Some(namespace.to_owned()), part)
+        self.want(&mut state, key, part, owner)
     }
 
     /// Adds all namespaces that were not added by name. Returns whether that is new.
@@ -223,21 +247,29 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     pub fn add_others(&self) -> Result<bool, Error> {
         let mut state = self.inner.state.lock();
         let except = state.wanted.keys().flatten().cloned().collect();
-        self.want(&mut state, None, Part::Others(except))
+        self.want(&mut state, None, Part::Others(except), Owner::Name)
     }
 
-    fn want(&self, state: &mut State<K>, key: Option<String>, part: Part) -> Result<bool, Error> {
+    fn want(
+        &self,
+        state: &mut State<K>,
+        key: Option<String>,
+        part: Part,
+        owner: Owner,
+    ) -> Result<bool, Error> {
         if state.stopped {
             return Err(stopped());
         }
-        if state.wanted.contains_key(&key) {
+        if let Some(wanted) = state.wanted.get_mut(&key) {
+            wanted.owners.insert(owner);
             return Ok(false);
         }
         // A member of this name that is still there is on its way out; its successor waits.
         if !state.members.contains_key(&key) {
             self.join(state, key.clone(), &part)?;
         }
-        state.wanted.insert(key, part);
+        let owners = BTreeSet::from([owner]);
+        state.wanted.insert(key, Wanted { part, owners });
         self.inner.changed.notify_one();
         Ok(true)
     }
@@ -270,12 +302,15 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
         self.inner.listers.store(Arc::new(listers.collect()));
     }
 
-    /// Removes a namespace and waits until every handler was told of the end of its objects, or
-    /// the set has ended. Returns whether it was there. Cancel-safe: the removal goes on.
+    /// Takes back that a namespace was added by name. Returns whether it was.
+    ///
+    /// One that a choice by labels has as well stays. Else it is removed, and the call waits until
+    /// every handler was told of the end of its objects, or the set has ended. Cancel-safe: the
+    /// removal goes on.
     ///
     /// An entry for all others goes on to leave out the name, so nobody follows the namespace then.
     pub async fn remove(&self, namespace: &str) -> bool {
-        let Some(left) = self.leave(namespace) else {
+        let Some(left) = self.leave(Owner::Name, namespace) else {
             return false;
         };
         tokio::select! {
@@ -285,11 +320,21 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
         true
     }
 
-    /// Begins to remove a namespace: `None` if it is not there, else what opens at its end.
-    fn leave(&self, namespace: &str) -> Option<Arc<Gate>> {
+    /// An owner no longer asks for a namespace, whose removal begins if it was the last one: `None`
+    /// if it did not ask, else what opens at the end.
+    fn leave(&self, owner: Owner, namespace: &str) -> Option<Arc<Gate>> {
         let key = Some(namespace.to_owned());
         let mut state = self.inner.state.lock();
-        state.wanted.remove(&key)?;
+        let owners = &mut state.wanted.get_mut(&key)?.owners;
+        if !owners.remove(&owner) {
+            return None;
+        }
+        if !owners.is_empty() {
+            let stays = Gate::new();
+            stays.open();
+            return Some(Arc::new(stays));
+        }
+        state.wanted.remove(&key);
         let member = state.members.get(&key)?;
         let left = Arc::clone(&member.left);
         if member.started {
@@ -310,9 +355,9 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     }
 
     /// Lets labels choose the namespaces: those of `namespaces` that match `labels` are added,
-    /// and removed when they cease to match or are deleted. One that was there already is not this
-    /// choice's, and stays whatever its labels become. The choice ends, and the namespaces stay,
-    /// when the registration is shut down.
+    /// and removed when they cease to match or are deleted, unless they were added by name as well,
+    /// before or since, or another choice has them. When the registration is shut down the choice
+    /// ends, and its namespaces stay as if they had been added by name.
     ///
     /// `namespaces` may be an informer of whole `Namespace`s or of their metadata.
     ///
@@ -326,8 +371,10 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     where
         N: Resource + Send + Sync + 'static,
     {
-        let set = self.clone();
-        let chosen = Mutex::new(BTreeSet::new());
+        let choice = Choice {
+            set: self.clone(),
+            owner: Owner::Choice(NEXT_CHOICE.fetch_add(1, Ordering::Relaxed)),
+        };
         namespaces.add_handler("namespaces by label", move |event: &Event<N>| {
             let meta = event.object().meta();
             let Some(name) = meta.name.as_deref() else {
@@ -335,19 +382,10 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
             };
             let none = BTreeMap::new();
             let present = !matches!(event, Event::Deleted { .. });
-            let mut chosen = chosen.lock();
             if present && labels.matches(meta.labels.as_ref().unwrap_or(&none)) {
-                match set.add(name) {
-                    Ok(true) => {
-                        chosen.insert(name.to_owned());
-                    }
-                    Ok(false) => {}
-                    Err(error) => {
-                        tracing::error!(namespace = name, %error, "namespace not followed");
-                    }
-                }
-            } else if chosen.remove(name) {
-                set.leave(name);
+                choice.take(name);
+            } else {
+                choice.leave(name);
             }
         })
     }
@@ -507,7 +545,7 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
     fn ended(&self, key: Option<String>) -> Result<(), Error> {
         let mut state = self.inner.state.lock();
         let member = self.take_out(&mut state, &key);
-        let joined = match state.wanted.get(&key).cloned() {
+        let joined = match state.wanted.get(&key).map(|wanted| wanted.part.clone()) {
             Some(part) => self.join(&mut state, key, &part),
             None => Ok(()),
         };
@@ -526,6 +564,35 @@ impl<K: Resource + Send + Sync + 'static> Namespaces<K> {
                 progress: member.informer.progress(),
                 left: Arc::clone(&member.left),
             })
+    }
+}
+
+/// A choice of namespaces by labels; at its end they are the set's own.
+struct Choice<K: Resource + Send + Sync + 'static> {
+    set: Namespaces<K>,
+    owner: Owner,
+}
+
+impl<K: Resource + Send + Sync + 'static> Choice<K> {
+    fn take(&self, namespace: &str) {
+        if let Err(error) = self.set.add_for(self.owner, namespace) {
+            tracing::error!(namespace, %error, "namespace not followed");
+        }
+    }
+
+    fn leave(&self, namespace: &str) {
+        self.set.leave(self.owner, namespace);
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Drop for Choice<K> {
+    fn drop(&mut self) {
+        let mut state = self.set.inner.state.lock();
+        for wanted in state.wanted.values_mut() {
+            if wanted.owners.remove(&self.owner) {
+                wanted.owners.insert(Owner::Name);
+            }
+        }
     }
 }
 

@@ -8,9 +8,11 @@ mod queue;
 mod subscriber;
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube_core::Resource;
 use parking_lot::Mutex;
@@ -551,15 +553,25 @@ impl<K: Resource + Send + Sync + 'static> Informer<K> {
                 hooks.error_handler.take(),
             )
         };
-        let outcome = tokio::select! {
-            biased;
-            () = stop.cancelled() => Ok(()),
-            () = core.leaving.cancelled() => Ok(()),
-            () = core.crash.happened() => Ok(()),
-            KindMissing(message) = reflector.run() => {
-                Err(Error::KindMissing { informer: self.name().to_owned(), message })
+        let followed = async {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => Ok(()),
+                () = core.leaving.cancelled() => Ok(()),
+                () = core.crash.happened() => Ok(()),
+                KindMissing(message) = reflector.run() => {
+                    Err(Error::KindMissing { informer: self.name().to_owned(), message })
+                }
+                never = core.resync() => match never {},
             }
-            never = core.resync() => match never {},
+        };
+        let outcome = match AssertUnwindSafe(followed).catch_unwind().await {
+            Ok(outcome) => outcome,
+            // It ends the informer in the order of any other end.
+            Err(panic) => {
+                core.crash.report(panic);
+                Ok(())
+            }
         };
         // The reflector is gone before the handlers: what they drain does not grow.
         drop(reflector);

@@ -313,6 +313,8 @@ where
 struct Head {
     kind: Option<String>,
     end: ListEnd,
+    /// There are no items, and that is said.
+    null_items: bool,
 }
 
 #[derive(Deserialize)]
@@ -337,17 +339,31 @@ impl Head {
                     continue_token: meta.continue_token.filter(|token| !token.is_empty()),
                 };
             }
+            // Servers written in Go say so of an empty list.
+            "items" if value == b"null" => self.null_items = true,
+            "items" => {
+                let problem = "`items` of the list is not an array".to_owned();
+                return Err(Error::Answer(problem));
+            }
             _ => {}
         }
         Ok(())
     }
 
-    fn check(&self) -> Result<(), Error> {
-        match self.kind.as_deref() {
-            Some(kind @ ("Table" | "Status")) => Err(Error::Answer(format!(
+    /// Whether it is the head of a list. The kind of a list need not end so if its definition says
+    /// otherwise; then it has items at least.
+    fn check(&self, has_items: bool) -> Result<(), Error> {
+        let kind = match self.kind.as_deref() {
+            Some("Table" | "Status") => self.kind.as_deref(),
+            Some(kind) if has_items || kind.ends_with("List") => None,
+            None if has_items || self.null_items => None,
+            kind => kind.or(Some("value without kind and items")),
+        };
+        match kind {
+            Some(kind) => Err(Error::Answer(format!(
                 "a {kind} instead of a list of objects"
             ))),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }
@@ -367,7 +383,7 @@ impl Splitter for ListSplitter {
         while let Some(part) = self.scanner.next().map_err(no_list)? {
             match part {
                 Part::Item(item) => {
-                    self.head.check()?;
+                    self.head.check(true)?;
                     texts.push(item);
                 }
                 Part::Field { key, value } => self.head.field(&key, &value)?,
@@ -416,7 +432,7 @@ impl<K: Resource + DeserializeOwned + Send + 'static> ListReader<K> {
         }
         let ListSplitter { scanner, head } = self.intake.splitter();
         scanner.finish().map_err(no_list)?;
-        head.check()?;
+        head.check(scanner.has_items())?;
         self.ended = true;
         Ok(Some(ListPart::End(std::mem::take(&mut head.end))))
     }

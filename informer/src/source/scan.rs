@@ -85,6 +85,7 @@ pub(crate) struct ListScanner {
     /// How much of the open value was left out behind what is held, as it is too long.
     left_out: usize,
     key: String,
+    has_items: bool,
 }
 
 /// How the end of an open value is found.
@@ -131,7 +132,13 @@ impl ListScanner {
             held: BytesMut::new(),
             left_out: 0,
             key: String::new(),
+            has_items: false,
         }
+    }
+
+    /// Whether an array of items has begun.
+    pub(crate) fn has_items(&self) -> bool {
+        self.has_items
     }
 
     /// Takes the next bytes of the answer, after [`ListScanner::next`] said that it needs them.
@@ -180,7 +187,10 @@ impl ListScanner {
                 (At::Key | At::Items, b',') => self.position += 1,
                 (At::Key, b'"') => self.open_value(byte),
                 (At::Colon, b':') => self.step_to(At::Value),
-                (At::Value, b'[') if self.key == "items" => self.step_to(At::Items),
+                (At::Value, b'[') if self.key == "items" => {
+                    self.has_items = true;
+                    self.step_to(At::Items);
+                }
                 (At::Items, b']') => self.step_to(At::Key),
                 (At::Value, b'}' | b']' | b',' | b':') | (At::Items, b'}' | b':') => {
                     return Err(self.unexpected(byte, "a value"));

@@ -335,3 +335,63 @@ async fn i105_a_removed_informer_is_freed_with_the_last_handle_on_it() {
     drop(informer);
     assert_eq!(object.strong_count(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn i100_i90_a_factory_that_ends_ends_what_never_started_and_makes_nothing_more() {
+    let ends: [fn(Factory) -> Option<Factory>; 2] = [Some, |factory| {
+        drop(factory);
+        None
+    }];
+    for end in ends {
+        let registry = Registry::new();
+        let options = FactoryOptions {
+            name: Some("main".to_owned()),
+            registry: registry.clone(),
+            ..FactoryOptions::default()
+        };
+        let factory = Factory::new(Wire::default().client(), options);
+        let unstarted = factory.informer::<ConfigMap>().unwrap();
+        let held = Arc::new(());
+        let handler = {
+            let held = Arc::clone(&held);
+            move |_: &informer::Event<ConfigMap>| drop(Arc::clone(&held))
+        };
+        unstarted.add_handler("holds", handler).unwrap();
+        assert!(!unstarted.is_stopped());
+        if let Some(factory) = end(factory) {
+            factory.shutdown().await.unwrap();
+            let late = factory.informer::<Secret>();
+            assert!(matches!(late, Err(Error::Stopped { .. })));
+            assert!(factory.informer::<ConfigMap>().unwrap().is_stopped());
+        }
+        assert!(unstarted.is_stopped());
+        assert_eq!(Arc::strong_count(&held), 1, "its handlers are dropped");
+        assert_eq!(registry.render(), "", "its name is free");
+        let late = unstarted.add_handler("late", |_: &informer::Event<ConfigMap>| {});
+        assert!(matches!(late, Err(Error::Stopped { .. })));
+        let run = unstarted.run(CancellationToken::new()).await;
+        assert!(matches!(run, Err(Error::Stopped { .. })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i101_an_informer_may_be_asked_for_while_another_or_the_same_is_being_made() {
+    let factory = Factory::new(Wire::default().client(), FactoryOptions::default());
+    let mut inner = None;
+    let outer = factory
+        .informer_with::<ConfigMap>(|options| {
+            let secrets = factory.informer::<Secret>();
+            inner = Some((secrets.unwrap(), factory.informer::<ConfigMap>().unwrap()));
+            options.namespace = Some("n".to_owned());
+        })
+        .unwrap();
+    let (_, first) = inner.unwrap();
+    assert_eq!(first.scope().namespace, None);
+    assert_eq!(
+        outer.scope().namespace,
+        None,
+        "it is the one that was there first"
+    );
+    factory.shutdown().await.unwrap();
+    assert!(first.is_stopped() && outer.is_stopped());
+}

@@ -84,8 +84,15 @@ async fn i3_a_list_is_asked_for_and_read_with_its_head_before_or_behind_the_item
 
 #[tokio::test]
 async fn a_list_without_items_is_empty() {
-    for items in ["null", "[]"] {
-        let body = format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":{items}}}"#);
+    for rest in [
+        r#""items":null"#,
+        r#""items":[]"#,
+        r#""kind":"ConfigMapList""#,
+        r#""items":null,"kind":"ConfigMapList""#,
+        // A definition may name the list otherwise.
+        r#""kind":"ConfigMaps","items":[]"#,
+    ] {
+        let body = format!(r#"{{"metadata":{{"resourceVersion":"9"}},{rest}}}"#);
         let wire = Wire::with([answer(200, &body)]);
         let (items, end) = list_all::<ConfigMap>(&wire.source(Scope::default()))
             .await
@@ -95,16 +102,46 @@ async fn a_list_without_items_is_empty() {
 }
 
 #[tokio::test]
-async fn r13_a_table_is_refused() {
-    let body = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"9"},"rows":[]}"#;
-    let wire = Wire::with([answer(200, body)]);
-    let error = list_all::<ConfigMap>(&wire.source(Scope::default()))
-        .await
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("a Table instead of a list"),
-        "{error}"
-    );
+async fn r13_i7_what_is_no_list_is_refused_and_not_taken_for_an_empty_one() {
+    let cases = [
+        (
+            r#""kind":"Table","rows":[]"#,
+            "a Table instead of a list of objects",
+        ),
+        (
+            r#""kind":"Status","status":"Success""#,
+            "a Status instead of a list of objects",
+        ),
+        (
+            r#""kind":"ConfigMap","data":{}"#,
+            "a ConfigMap instead of a list of objects",
+        ),
+        (
+            r#""kind":"ConfigMap","items":null"#,
+            "a ConfigMap instead of a list of objects",
+        ),
+        (
+            r#""data":{}"#,
+            "a value without kind and items instead of a list of objects",
+        ),
+        (
+            r#""kind":"ConfigMapList","items":{}"#,
+            "`items` of the list is not an array",
+        ),
+        (r#""items":7"#, "`items` of the list is not an array"),
+        (r#""items":"[]""#, "`items` of the list is not an array"),
+    ];
+    for (rest, want) in cases {
+        let body = format!(r#"{{"metadata":{{"resourceVersion":"9"}},{rest}}}"#);
+        let wire = Wire::with([answer(200, &body)]);
+        let source = wire.source::<ConfigMap>(Scope::default());
+        let error = list_all(&source).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("unusable answer: {want}"),
+            "{rest}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -213,16 +213,21 @@ async fn i103_an_entry_for_all_others_leaves_out_the_named_ones() {
     assert!(lister.namespace("two").is_empty());
 }
 
+fn namespace(name: &str, team: &str, version: u64) -> Namespace {
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some(name.to_owned());
+    namespace.metadata.uid = Some(name.to_owned());
+    namespace.metadata.resource_version = Some(version.to_string());
+    namespace.metadata.labels = Some([("team".to_owned(), team.to_owned())].into());
+    namespace
+}
+
+fn team(name: &str) -> Selector {
+    Expression::Equal("team".to_owned(), name.to_owned()).into()
+}
+
 #[tokio::test(start_paused = true)]
 async fn i104_labels_of_namespaces_choose_them() {
-    fn namespace(name: &str, team: &str, version: u64) -> Namespace {
-        let mut namespace = Namespace::default();
-        namespace.metadata.name = Some(name.to_owned());
-        namespace.metadata.uid = Some(name.to_owned());
-        namespace.metadata.resource_version = Some(version.to_string());
-        namespace.metadata.labels = Some([("team".to_owned(), team.to_owned())].into());
-        namespace
-    }
     let source = Scripted::<Namespace>::new();
     let namespaces =
         Informer::from_source("Namespace", source.clone(), InformerOptions::default()).unwrap();
@@ -233,8 +238,7 @@ async fn i104_labels_of_namespaces_choose_them() {
     let feed = source.watch();
     let sources = Sources::default();
     let set = sources.set();
-    let of_team: Selector = Expression::Equal("team".to_owned(), "a".to_owned()).into();
-    set.choose(&namespaces, of_team).unwrap();
+    set.choose(&namespaces, team("a")).unwrap();
     let _running = start(&set);
     let mut task = JoinSet::new();
     let informer = namespaces.clone();
@@ -427,22 +431,13 @@ async fn i93_i104_a_named_namespace_may_come_back_while_its_end_is_waited_for() 
 
 #[tokio::test(start_paused = true)]
 async fn i104_a_choice_by_labels_leaves_alone_what_was_added_by_name() {
-    let namespace = |name: &str, team: &str, version: u64| {
-        let mut namespace = Namespace::default();
-        namespace.metadata.name = Some(name.to_owned());
-        namespace.metadata.uid = Some(name.to_owned());
-        namespace.metadata.resource_version = Some(version.to_string());
-        namespace.metadata.labels = Some([("team".to_owned(), team.to_owned())].into());
-        namespace
-    };
     let source = Scripted::new();
     let all: Informer<Namespace> =
         Informer::from_source("Namespace", source.clone(), InformerOptions::default()).unwrap();
     let set = Sources::default().set();
     set.add("by-hand").unwrap();
     set.add("both").unwrap();
-    let team_a: Selector = Expression::Equal("team".to_owned(), "a".to_owned()).into();
-    set.choose(&all, team_a).unwrap();
+    set.choose(&all, team("a")).unwrap();
     let list = [
         namespace("by-hand", "b", 1),
         namespace("both", "a", 2),
@@ -461,6 +456,67 @@ async fn i104_a_choice_by_labels_leaves_alone_what_was_added_by_name() {
     }
     settle().await;
     assert_eq!(names(&set), ["both", "by-hand"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i104_a_namespace_stays_until_nobody_asks_for_it_whoever_asked_first() {
+    let source = Scripted::new();
+    let all: Informer<Namespace> =
+        Informer::from_source("Namespace", source.clone(), InformerOptions::default()).unwrap();
+    let set = Sources::default().set();
+    let names = || set.names().into_iter().collect::<Vec<_>>().join(" ");
+    let of_a = set.choose(&all, team("a")).unwrap();
+    let not_b = Expression::NotEqual("team".to_owned(), "b".to_owned());
+    set.choose(&all, not_b.into()).unwrap();
+    source.list(ListAnswer::all([namespace("one", "a", 1)], "10"));
+    let feed = source.watch();
+    let mut task = JoinSet::new();
+    let running = all.clone();
+    task.spawn(async move { running.run(CancellationToken::new()).await });
+    settle().await;
+    assert!(!set.add("one").unwrap(), "it is there by its labels");
+    let mut version = 10;
+    let mut labelled = async |team: &str| {
+        version += 1;
+        feed.send(WatchEvent::Modified(namespace("one", team, version)));
+        settle().await;
+    };
+    labelled("b").await;
+    assert_eq!(names(), "one", "it was asked for by name since");
+    assert!(set.remove("one").await);
+    assert_eq!(names(), "");
+    assert!(set.add("one").unwrap());
+    labelled("a").await;
+    assert!(set.remove("one").await, "it was asked for by name");
+    assert_eq!(names(), "one", "two choices have it");
+    assert!(!set.remove("one").await, "and nobody by name");
+    labelled("c").await;
+    assert_eq!(names(), "one", "one choice has it");
+    labelled("b").await;
+    assert_eq!(names(), "");
+    labelled("a").await;
+    of_a.shutdown().await.unwrap();
+    settle().await;
+    labelled("b").await;
+    assert_eq!(names(), "one", "what an ended choice had stays");
+    assert!(set.remove("one").await, "as if it had been added by name");
+    assert_eq!(names(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn i103_i104_a_chosen_namespace_may_be_asked_for_by_name_beside_all_others() {
+    let source = Scripted::new();
+    let all: Informer<Namespace> =
+        Informer::from_source("Namespace", source.clone(), InformerOptions::default()).unwrap();
+    let set = Sources::default().set();
+    set.choose(&all, team("a")).unwrap();
+    source.list(ListAnswer::all([namespace("one", "a", 1)], "10"));
+    let mut task = JoinSet::new();
+    task.spawn(async move { all.run(CancellationToken::new()).await });
+    settle().await;
+    set.add_others().unwrap();
+    assert!(!set.add("one").unwrap());
+    assert!(matches!(set.add("two"), Err(Error::InvalidOption { .. })));
 }
 
 #[tokio::test(start_paused = true)]

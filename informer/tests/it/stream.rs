@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use informer::source::scripted::{ListAnswer, Scripted};
 use informer::source::{self, WatchEvent};
-use informer::{Cause, Informer, InformerOptions};
+use informer::{Cause, Informer, InformerOptions, OnStop};
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::support::*;
@@ -423,12 +423,26 @@ async fn i26_a_streamed_list_is_compared_with_a_list_of_its_version() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "1 objects of the list streamed at version 4 differ")]
-async fn i26_a_difference_ends_the_informer_with_a_panic() {
+async fn i26_i90_a_difference_ends_the_informer_in_order_with_a_panic() {
     let (source, informer) = checked();
+    let log = Log::default();
+    let deliver = options(|o| o.on_stop = OnStop::Deliver);
+    informer
+        .add_handler_with("log", log.handler(), deliver)
+        .unwrap();
     let feed = source.watch();
     source.list(ListAnswer::all([object("a", 1), object("b", 2)], "4"));
     feed.send_batch(vec![WatchEvent::Added(object("a", 1)), end("4")]);
-    let outcome = Run::start(&informer).outcome().await;
-    unreachable!("ended with {outcome:?}");
+    let panic = Run::start(&informer).panicked().await;
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(
+        text.contains("1 objects of the list streamed at version 4 differ"),
+        "{text}"
+    );
+    assert!(informer.is_stopped());
+    assert_eq!(
+        log.take(),
+        ["+a@1!"],
+        "what waited was delivered before the end"
+    );
 }

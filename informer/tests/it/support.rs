@@ -201,6 +201,12 @@ impl Run {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
+
+    /// What the run panics with.
+    pub(crate) async fn panicked(mut self) -> Box<dyn std::any::Any + Send> {
+        let ended = self.task.join_next().await.expect("one task");
+        ended.expect_err("a panic").into_panic()
+    }
 }
 
 /// Lets everything happen that is ready, with hardly any time passing.

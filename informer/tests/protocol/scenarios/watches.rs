@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use devcluster::faults::{Action, Cut, WatchAction};
+use devcluster::faults::{Action, Cut, Rule, WatchAction};
 use informer::{Cause, ReflectorBackoff};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::time::Instant;
 
 use crate::follower::*;
-use crate::world::World;
+use crate::world::{Agent, World};
 
 pub(crate) async fn i34_a_refusal_of_the_version_leads_to_a_list_wherever_it_comes(world: &World) {
     let api = world.api::<ConfigMap>();
@@ -144,10 +144,19 @@ pub(crate) async fn watches_ended_at_any_byte_lose_and_repeat_nothing(world: &Wo
 pub(crate) async fn a_watch_that_goes_silent_is_given_up(world: &World) {
     let api = world.api::<ConfigMap>();
     create(&api, "a", "first").await;
-    let follower = Follower::start(world, |options| {
-        options.max_silence = Duration::from_secs(1);
+    let agent = Agent::new();
+    let short = Action::Query("timeoutSeconds".to_owned(), "4".to_owned());
+    let short = Rule::new(short).verb("watch").user_agent(&agent.0);
+    let _short = world.faults().add(short.at_most(1));
+    let follower = Follower::start_as(world, agent, |options| {
+        options.max_silence = Duration::from_secs(5);
     });
     follower.agrees(world, "the first state").await;
+    // Before the end of a watch the server sends a bookmark of its own accord.
+    eventually(LIMIT, "the end of the first watch", async || {
+        holds(follower.informer.stats().watches == 2)
+    })
+    .await;
     let silent = follower.watches(WatchAction::Stall).at_most(1);
     let silent = world.faults().add(silent);
     silent.struck(1).await;
