@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use super::contender;
 use super::handle::Shared;
 
 /// The work that only the leader may do.
@@ -44,6 +45,7 @@ where
 #[derive(Clone)]
 pub struct Term {
     number: u32,
+    serial: u64,
     cancel: CancellationToken,
     shared: Arc<Shared>,
 }
@@ -58,27 +60,34 @@ impl fmt::Debug for Term {
 }
 
 impl Term {
-    pub(super) fn new(number: u32, cancel: CancellationToken, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        term: contender::Term,
+        cancel: CancellationToken,
+        shared: Arc<Shared>,
+    ) -> Self {
         Self {
-            number,
+            number: term.number,
+            serial: term.serial,
             cancel,
             shared,
         }
     }
 
     /// Number of the term: the Lease's count of changes of its holder. Higher than that of every
-    /// earlier term, as long as nobody deletes the Lease.
+    /// earlier term of another process, as long as nobody deletes the Lease; equal to that of the term
+    /// before if this process has regained the Lease that nobody took meanwhile.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
     /// Whether this process leads in this term at this moment, by the clock and not by what was
-    /// noticed: false from the renew deadline on, also in a process that stood still until now.
+    /// noticed: false from the renew deadline on, also in a process that stood still until now, and
+    /// for ever once the term is over, also while the process leads in a later one.
     /// Stays true while a stop is under way, until the work has ended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.shared.leads_in(self.number)
+        self.shared.leads_in(self.serial)
     }
 
     /// Resolves when the work should end: at a stop, or because the Lease is lost. Cancel-safe.

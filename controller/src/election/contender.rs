@@ -63,6 +63,8 @@ pub(crate) enum Loss {
 pub(crate) struct Term {
     /// Count of transitions in the Lease.
     pub(crate) number: u32,
+    /// Count of this contender's terms: one that regains the Lease it held last has the same number.
+    pub(crate) serial: u64,
     /// Up to when it may act as the leader without another renewal.
     pub(crate) deadline: Instant,
 }
@@ -92,6 +94,8 @@ pub(crate) struct Contender {
     /// The Lease as last seen, since when it has been so; none if it did not exist.
     seen: Option<(Lease, Instant)>,
     term: Option<Term>,
+    /// Terms that have begun.
+    terms: u64,
     lost: Option<Loss>,
     waiting: Option<Waiting>,
     /// What the attempt under way does next; none between attempts.
@@ -110,6 +114,7 @@ impl Contender {
             config,
             seen: None,
             term: None,
+            terms: 0,
             lost: None,
             waiting: None,
             planned: None,
@@ -302,7 +307,14 @@ impl Contender {
             }
             return;
         }
-        self.term = Some(Term { number, deadline });
+        if self.term.is_none() {
+            self.terms += 1;
+        }
+        self.term = Some(Term {
+            number,
+            serial: self.terms,
+            deadline,
+        });
         self.wake = now + self.config.retry_period;
     }
 

@@ -219,22 +219,28 @@ impl Round<'_> {
         );
         let cancel = stop.child_token();
         let shared = Arc::clone(&self.elector.shared);
-        let term = Term::new(term.number, cancel.clone(), shared);
+        let term = Term::new(term, cancel.clone(), shared);
         let mut work = JoinSet::new();
         let leader = Arc::clone(candidate);
         work.spawn(async move { leader.lead(term).await });
-        let never = CancellationToken::new();
+        let over = CancellationToken::new();
         let end = loop {
-            tokio::select! {
+            let mut step = std::pin::pin!(self.step(&**candidate, &over));
+            let ended = tokio::select! {
                 biased;
-                loss = self.step(&**candidate, &never) => if let Some(loss) = loss {
-                    break End::Lost(loss);
+                loss = step.as_mut() => match loss {
+                    Some(loss) => break End::Lost(loss),
+                    None => continue,
                 },
-                ended = work.join_next() => match ended {
-                    Some(Err(error)) if error.is_panic() => break End::Panicked(error.to_string()),
-                    _ => break End::Done,
-                },
-            }
+                ended = work.join_next() => ended,
+            };
+            // A write goes on to its answer, for the reason that a step gives.
+            over.cancel();
+            step.await;
+            break match ended {
+                Some(Err(error)) if error.is_panic() => End::Panicked(error.to_string()),
+                _ => End::Done,
+            };
         };
         cancel.cancel();
         if matches!(end, End::Lost(_)) {

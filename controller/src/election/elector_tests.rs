@@ -261,6 +261,34 @@ async fn c34_what_a_stopped_contender_had_sent_does_not_arrive_after_the_release
 }
 
 #[tokio::test(start_paused = true)]
+async fn c46_what_a_leader_had_sent_when_its_work_ended_does_not_arrive_after_the_release() {
+    let server = Shelf::default();
+    let start = Instant::now();
+    // The Lease is deleted, and the call that makes it anew is on its way for 4 s.
+    let wire = Wire::with(&server, move |call| match call {
+        Call::Create(_) if start.elapsed() > seconds(1) => Some((seconds(4), Duration::ZERO)),
+        _ => Some((Duration::ZERO, Duration::ZERO)),
+    });
+    let stop = CancellationToken::new();
+    let elector = elector("me", wire);
+    let run = elector.run(until_cancelled, stop.clone());
+    let (result, ()) = tokio::join!(run, async {
+        tokio::time::sleep(seconds(1)).await;
+        server.lock().unwrap().lease = None;
+        tokio::time::sleep(seconds(2)).await;
+        assert_eq!(server.lock().unwrap().lease, None, "it is on its way");
+        stop.cancel();
+    });
+    result.unwrap();
+    tokio::time::sleep(seconds(30)).await;
+    assert_eq!(
+        server.lock().unwrap().record().holder,
+        "",
+        "given back, for good"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn c45_a_lease_that_is_not_renewed_in_time_ends_the_work_and_then_the_election() {
     let server = Shelf::default();
     let start = Instant::now();
@@ -313,11 +341,14 @@ async fn c49_a_contender_that_rejoins_works_anew_after_the_old_work_has_ended() 
             *self.0.lock().unwrap() -= 1;
         }
     }
+    let terms = Arc::<Mutex<Vec<Term>>>::default();
+    let begun = Arc::clone(&terms);
     let work = move |term: Term| {
-        let running = Arc::clone(&running);
+        let (running, terms) = (Arc::clone(&running), Arc::clone(&begun));
         async move {
             *running.lock().unwrap() += 1;
             assert_eq!(*running.lock().unwrap(), 1, "never two sets of work");
+            terms.lock().unwrap().push(term.clone());
             let _running = Running(running);
             term.cancelled().await;
             pending::<()>().await;
@@ -328,6 +359,9 @@ async fn c49_a_contender_that_rejoins_works_anew_after_the_old_work_has_ended() 
     let stop = CancellationToken::new();
     let (result, ()) = tokio::join!(elector.run(candidate, stop.clone()), async {
         tokio::time::sleep(seconds(40)).await;
+        // Its own Lease, so the number is the same; whoever kept the old term must not go on in it.
+        let valid: Vec<_> = terms.lock().unwrap().iter().map(Term::is_valid).collect();
+        assert_eq!(valid, [false, true]);
         server.lock().unwrap().put("other", 7);
         tokio::time::sleep(seconds(5)).await;
         stop.cancel();

@@ -72,8 +72,9 @@ impl Shared {
             .filter(|term| Instant::now() < term.deadline)
     }
 
-    pub(super) fn leads_in(&self, number: u32) -> bool {
-        self.term().is_some_and(|term| term.number == number)
+    /// Whether the term of this [serial](Term::serial) lasts.
+    pub(super) fn leads_in(&self, serial: u64) -> bool {
+        self.term().is_some_and(|term| term.serial == serial)
     }
 }
 
