@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use informer::ObjectKey;
 
@@ -13,7 +13,8 @@ pub(crate) const AT_ONCE_IN_A_ROW: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Brake {
     streaks: Mutex<HashMap<ObjectKey, u32>>,
-    /// Whether there may be an entry: most reconcilers never ask.
+    /// Whether there is an entry, so that runs meet at the lock only while some key asks; written under
+    /// the lock.
     used: AtomicBool,
 }
 
@@ -24,9 +25,8 @@ impl Brake {
             self.forget(key);
             return None;
         }
+        let mut streaks = self.streaks();
         self.used.store(true, Ordering::Release);
-        // Each change is whole, so a panic elsewhere leaves it usable.
-        let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
         let streak = streaks.entry(key.clone()).or_insert(0);
         *streak = streak.saturating_add(1);
         streak
@@ -36,10 +36,17 @@ impl Brake {
 
     /// The key ends its streak, or is none of this process any more.
     pub(crate) fn forget(&self, key: &ObjectKey) {
+        // An entry of this key is seen here: whoever made it ran the key before.
         if self.used.load(Ordering::Acquire) {
-            let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut streaks = self.streaks();
             streaks.remove(key);
+            self.used.store(!streaks.is_empty(), Ordering::Release);
         }
+    }
+
+    fn streaks(&self) -> MutexGuard<'_, HashMap<ObjectKey, u32>> {
+        // Each change is whole, so a panic elsewhere leaves it usable.
+        self.streaks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,7 +66,14 @@ mod tests {
         assert_eq!(brake.ended(&a, false), None);
         assert_eq!(brake.ended(&a, true), None, "it begins anew");
         brake.forget(&a);
+        assert!(
+            brake.used.load(Ordering::Relaxed),
+            "b is in the middle of one"
+        );
         brake.forget(&b);
-        assert!(brake.streaks.lock().unwrap().is_empty());
+        assert!(brake.streaks().is_empty());
+        assert!(!brake.used.load(Ordering::Relaxed), "nobody needs the lock");
+        assert_eq!(brake.ended(&a, true), None);
+        assert!(brake.used.load(Ordering::Relaxed));
     }
 }

@@ -11,7 +11,8 @@ use lru::LruCache;
 use tokio::time::Instant;
 
 use crate::enqueue::LOW_PRIORITY;
-use crate::reconcile::{Action, ReconcileError};
+use crate::failure::Failure;
+use crate::reconcile::Action;
 use crate::redact::redact;
 
 /// Runs of one key that are kept.
@@ -52,7 +53,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub(crate) fn of(result: &Result<Action, ReconcileError>) -> Self {
+    fn of(result: &Result<Action, Failure>) -> Self {
         match result {
             Ok(Action::Done) => Self::Done,
             Ok(
@@ -62,8 +63,8 @@ impl Outcome {
                 },
             ) => Self::RequeueAfter(*after),
             Ok(Action::Requeue | Action::RequeueAt { after: None, .. }) => Self::Requeue,
-            Err(error) if error.is_terminal() => Self::Terminal(excerpt(&error.to_string())),
-            Err(error) => Self::Error(excerpt(&error.to_string())),
+            Err(error) if error.is_terminal() => Self::Terminal(excerpt(&error.text)),
+            Err(error) => Self::Error(excerpt(&error.text)),
         }
     }
 
@@ -88,7 +89,9 @@ pub struct PastRun {
     pub began: Instant,
     /// How long it took.
     pub took: Duration,
-    /// Why it took place. Triggers that met in the queue count as one, the one that was due first.
+    /// Why it took place. Triggers that met in the queue count as one: what the run before had asked for
+    /// if that was due by then, and otherwise whatever came earlier. An event that arrived while the key
+    /// waited for a worker, after that moment, is not told apart.
     pub trigger: Trigger,
     /// 1 for the first run, one more for each since the last success.
     pub attempt: u32,
@@ -139,7 +142,7 @@ pub(crate) struct Ended<'a> {
     pub(crate) took: Duration,
     pub(crate) attempt: u32,
     pub(crate) priority: i32,
-    pub(crate) result: &'a Result<Action, ReconcileError>,
+    pub(crate) result: &'a Result<Action, Failure>,
     pub(crate) next: Option<Next>,
 }
 
@@ -261,7 +264,7 @@ impl Journal {
 
     pub(crate) fn end(&self, run: &Ended<'_>) {
         let Some(past) = &self.past else { return };
-        // The text of an error is made before the lock is taken.
+        // The text of an error is shortened before the lock is taken.
         let outcome = Outcome::of(run.result);
         let failed = outcome.is_failure();
         lock(past).note(run.key, failed, |past| {
@@ -342,6 +345,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reconcile::ReconcileError;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -352,7 +356,7 @@ mod tests {
     fn ended<'a>(
         key: &'a ObjectKey,
         began: Instant,
-        result: &'a Result<Action, ReconcileError>,
+        result: &'a Result<Action, Failure>,
     ) -> Ended<'a> {
         Ended {
             key,
@@ -388,8 +392,9 @@ mod tests {
     async fn c12_keys_whose_last_run_failed_are_the_last_to_go() {
         /// Names, and whether each run succeeds.
         type Runs = [(&'static str, bool)];
-        let (done, failed) = (Ok(Action::Done), Err(ReconcileError::retry("no")));
-        let terminal = Err(ReconcileError::terminal("never"));
+        let done = Ok(Action::Done);
+        let failed = Err(ReconcileError::retry("no").into());
+        let terminal = Err(ReconcileError::terminal("never").into());
         let cases: [(&Runs, &[&str]); 5] = [
             (&[("a", false), ("b", true), ("c", true)], &["c", "a"]),
             (&[("a", false), ("b", false), ("c", true)], &["b", "a"]),
@@ -440,11 +445,11 @@ mod tests {
     #[test]
     fn c12_an_error_is_kept_by_the_beginning_of_its_text() {
         let long = "ä".repeat(500);
-        let Outcome::Error(text) = Outcome::of(&Err(ReconcileError::retry(long))) else {
+        let Outcome::Error(text) = Outcome::of(&Err(ReconcileError::retry(long).into())) else {
             panic!("an error is an error")
         };
         assert_eq!(text.len(), 256);
-        let terminal = Outcome::of(&Err(ReconcileError::terminal("no \"hunter2\"")));
+        let terminal = Outcome::of(&Err(ReconcileError::terminal("no \"hunter2\"").into()));
         assert_eq!(terminal, Outcome::Terminal("no \"…\"".into()));
     }
 

@@ -10,6 +10,7 @@ mod enqueue;
 mod error;
 pub mod events;
 pub mod expectations;
+mod failure;
 mod feed;
 pub mod finalizer;
 mod intake;

@@ -1,4 +1,4 @@
-//! Catching the panic of a future, with the place and the backtrace.
+//! Catching a panic, of a future or of a call, with the place and the backtrace.
 
 use std::any::Any;
 use std::backtrace::Backtrace;
@@ -25,6 +25,19 @@ pub(crate) fn catch<F: Future + Unpin>(future: F) -> CatchPanic<F> {
     CatchPanic { future }
 }
 
+/// Turns a panic of `call` into `Err`. What `call` may have changed half is the caller's to judge.
+pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Box<Panic>> {
+    install_hook();
+    guarded(call)
+}
+
+fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Box<Panic>> {
+    let armed = Armed::new();
+    let result = panic::catch_unwind(AssertUnwindSafe(call));
+    drop(armed);
+    result.map_err(caught)
+}
+
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub(crate) struct CatchPanic<F> {
@@ -32,23 +45,20 @@ pub(crate) struct CatchPanic<F> {
 }
 
 impl<F: Future + Unpin> Future for CatchPanic<F> {
-    type Output = Result<F::Output, Panic>;
+    type Output = Result<F::Output, Box<Panic>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let future = Pin::new(&mut self.future);
-        let armed = Armed::new();
         // The future is dropped, not used, after a panic: nothing half-changed is seen through it.
-        let polled = panic::catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
-        drop(armed);
-        match polled {
+        match guarded(|| future.poll(cx)) {
             Ok(poll) => poll.map(Ok),
-            Err(payload) => Poll::Ready(Err(caught(&*payload))),
+            Err(panic) => Poll::Ready(Err(panic)),
         }
     }
 }
 
 thread_local! {
-    /// Whether a panic on this thread is one that [`CatchPanic`] will catch.
+    /// Whether a panic on this thread is one that [`guarded`] will catch.
     static ARMED: Cell<bool> = const { Cell::new(false) };
     /// Place and backtrace of the last such panic, on its way from the hook to the catcher.
     static TRACE: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
@@ -93,7 +103,7 @@ fn trace(info: &PanicHookInfo<'_>) -> (String, String) {
     (location, Backtrace::force_capture().to_string())
 }
 
-fn caught(payload: &(dyn Any + Send)) -> Panic {
+fn caught(payload: Box<dyn Any + Send>) -> Box<Panic> {
     let message = payload
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
@@ -101,11 +111,15 @@ fn caught(payload: &(dyn Any + Send)) -> Panic {
         .unwrap_or_else(|| "a value that is no text".to_owned());
     // Empty after `resume_unwind`, which calls no hook.
     let (location, backtrace) = TRACE.take().unwrap_or_default();
-    Panic {
+    // It may be a value whose drop panics, and so may what that one throws: the second is leaked.
+    if let Err(again) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+    Box::new(Panic {
         message,
         location,
         backtrace,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -118,7 +132,7 @@ mod tests {
             tokio::task::yield_now().await;
             panic!("no {}", "luck");
         });
-        let result: Result<(), Panic> = catch(future).await;
+        let result: Result<(), Box<Panic>> = catch(future).await;
         let panic = result.unwrap_err();
         assert_eq!(panic.to_string(), "reconcile panicked: no luck");
         assert!(panic.location.contains("panic.rs:"), "{}", panic.location);
@@ -133,8 +147,21 @@ mod tests {
     #[tokio::test]
     async fn a_payload_without_text_and_without_hook_is_caught_too() {
         let future = Box::pin(async { panic::resume_unwind(Box::new(7)) });
-        let result: Result<(), Panic> = catch(future).await;
+        let result: Result<(), Box<Panic>> = catch(future).await;
         assert_eq!(result.unwrap_err().message, "a value that is no text");
+    }
+
+    #[test]
+    fn a_call_that_panics_by_a_value_whose_drop_panics_is_caught_too() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("again");
+            }
+        }
+        let result: Result<(), Box<Panic>> = guard(|| panic::panic_any(Bomb));
+        assert_eq!(result.unwrap_err().message, "a value that is no text");
+        assert_eq!(guard(|| 7).unwrap(), 7);
     }
 
     #[tokio::test]

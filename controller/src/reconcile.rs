@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::consistency::{Lag, Run};
 use crate::error::{Chain, api_status};
+use crate::failure::Failure;
 use crate::retry::MaybeConflict;
 
 /// The work of a controller: bring one object's world to the state the object asks for.
@@ -65,7 +66,7 @@ pub(crate) trait ErasedReconciler: Send + Sync {
         &'a self,
         key: &'a ObjectKey,
         ctx: &'a Context,
-    ) -> Pin<Box<dyn Future<Output = Result<Action, ReconcileError>> + Send + 'a>>;
+    ) -> Pin<Box<dyn Future<Output = Result<Action, Failure>> + Send + 'a>>;
 }
 
 impl<R: Reconciler> ErasedReconciler for R {
@@ -73,9 +74,13 @@ impl<R: Reconciler> ErasedReconciler for R {
         &'a self,
         key: &'a ObjectKey,
         ctx: &'a Context,
-    ) -> Pin<Box<dyn Future<Output = Result<Action, ReconcileError>> + Send + 'a>> {
-        // Called within the future, so that a panic before its first await is one of the run too.
-        Box::pin(async move { Reconciler::reconcile(self, key, ctx).await })
+    ) -> Pin<Box<dyn Future<Output = Result<Action, Failure>> + Send + 'a>> {
+        // Called within the future, so that a panic before its first await is one of the run too, and so
+        // is one of the error that it ends with.
+        Box::pin(async move {
+            let result = Reconciler::reconcile(self, key, ctx).await;
+            result.map_err(Failure::from)
+        })
     }
 }
 
@@ -238,7 +243,8 @@ impl Context {
         if self.stop.is_cancelled() {
             return Some(Cancelled::Stop);
         }
-        let deadline = self.deadline.filter(|_| self.is_cancelled());
+        let has_come = |deadline: &Instant| self.is_cancelled() && *deadline <= Instant::now();
+        let deadline = self.deadline.filter(has_come);
         deadline.map(|_| Cancelled::Deadline)
     }
 }
@@ -492,12 +498,14 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_context_names_the_cause_of_its_end() {
-        let stop = CancellationToken::new();
-        let with_deadline = Context::new(1, 0, stop.clone(), Some(Instant::far_future()));
+    #[tokio::test(start_paused = true)]
+    async fn a_context_names_the_cause_of_its_end() {
+        let (stop, second) = (CancellationToken::new(), Duration::from_secs(1));
+        let with_deadline = Context::new(1, 0, stop.clone(), Some(Instant::now() + second));
         assert_eq!(with_deadline.cause(), None);
         with_deadline.token().cancel();
+        assert_eq!(with_deadline.cause(), None, "it has cancelled itself");
+        tokio::time::advance(second).await;
         assert_eq!(with_deadline.cause(), Some(Cancelled::Deadline));
         assert!(
             !stop.is_cancelled(),
@@ -507,15 +515,5 @@ mod tests {
         stop.cancel();
         assert_eq!(other.cause(), Some(Cancelled::Stop));
         assert_ne!(other.id(), with_deadline.id());
-    }
-
-    trait FarFuture {
-        fn far_future() -> Self;
-    }
-
-    impl FarFuture for Instant {
-        fn far_future() -> Self {
-            Self::now() + Duration::from_secs(1 << 30)
-        }
     }
 }

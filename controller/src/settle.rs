@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::failure::Failure;
 use crate::metrics::ResultLabel;
-use crate::reconcile::{Action, Class, ReconcileError};
+use crate::reconcile::{Action, Class};
 
 /// What to do with a key after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub(crate) enum Delay {
 }
 
 /// Decides for a run that ended with `result`, of a key handed out at `priority`.
-pub(crate) fn settle(result: &Result<Action, ReconcileError>, priority: i32) -> Settlement {
+pub(crate) fn settle(result: &Result<Action, Failure>, priority: i32) -> Settlement {
     match result {
         Ok(action) => settle_action(*action, priority),
         Err(error) => settle_error(error, priority),
@@ -96,14 +97,14 @@ fn settle_action(action: Action, priority: i32) -> Settlement {
     }
 }
 
-fn settle_error(error: &ReconcileError, priority: i32) -> Settlement {
-    let requeue = match error.class() {
+fn settle_error(error: &Failure, priority: i32) -> Settlement {
+    let requeue = match error.class {
         Class::Terminal => None,
         Class::Retry { at_least } => Some(Requeue {
             delay: Delay::Backoff {
                 at_least: at_least.unwrap_or_default(),
             },
-            priority: error.priority().unwrap_or(priority),
+            priority: error.priority.unwrap_or(priority),
         }),
     };
     // A terminal error leaves no failure behind: the next event starts with the first backoff.
@@ -117,6 +118,7 @@ fn settle_error(error: &ReconcileError, priority: i32) -> Settlement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reconcile::ReconcileError;
 
     const BACKOFF: Delay = Delay::Backoff {
         at_least: Duration::ZERO,
@@ -187,6 +189,7 @@ mod tests {
             ),
         ];
         for (result, label, forget, requeue) in table {
+            let result = result.map_err(Failure::from);
             let requeue = requeue.map(|(delay, priority)| Requeue { delay, priority });
             assert_eq!(
                 settle(&result, 3),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future;
+use futures::FutureExt as _;
+use futures::future::Fuse;
 use informer::ObjectKey;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -13,11 +14,11 @@ use workqueue::{AddOptions, KeyRef, Origin};
 
 use crate::brake::Brake;
 use crate::consistency::{Consistency, Lag, OwnWrites, Run as OwnRun};
+use crate::failure::Failure;
 use crate::journal::{Ended, Journal, Next, Trigger};
 use crate::metrics::{Recorder, ResultLabel, Run};
 use crate::panic::{self, Panic};
-use crate::reconcile::{Action, Cancelled, Context, ErasedReconciler, ReconcileError};
-use crate::retry::MaybeConflict;
+use crate::reconcile::{Action, Context, ErasedReconciler, ReconcileError};
 use crate::settle::{Delay, Requeue, Settlement, settle};
 use crate::sharding::{Entry, Gate};
 use crate::{ControllerOptions, Item, Queue};
@@ -44,20 +45,13 @@ pub(crate) struct Workshop {
 
 /// How a reconcile ended, before it is settled.
 struct Outcome {
-    result: Result<Action, ReconcileError>,
+    result: Result<Action, Failure>,
     panicked: bool,
     deadline_passed: bool,
 }
 
-impl Outcome {
-    fn fenced() -> Self {
-        Self {
-            result: Err(ReconcileError::retry(Fenced)),
-            panicked: false,
-            deadline_passed: false,
-        }
-    }
-}
+/// The result of a run, if it had one.
+type Course = Result<Result<Action, Failure>, Box<Panic>>;
 
 /// The reconcile was dropped because another process may be about to run its key.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +90,7 @@ impl Workshop {
     /// its requeue is on record before the queue learns that it is done.
     async fn process(&self, worker: usize, item: Item<'_>, stop: &CancellationToken) {
         let key = item.key();
-        let (pass, refused) = match self.enter(key).await {
+        let (pass, refused) = match self.enter(key) {
             Ok(Some(Entry::Run(pass))) => (Some(pass), None),
             Ok(None) => (None, None),
             Ok(Some(Entry::NotNow)) => {
@@ -127,15 +121,13 @@ impl Workshop {
             self.recorder.start_run(),
             self.journal.begin(worker, key, began),
         );
-        let run = || self.reconcile(key, &ctx).instrument(span.clone());
-        let outcome = match (&pass, refused) {
-            (_, Some(panic)) => span.in_scope(|| self.outcome(Err(panic), false)),
-            (None, None) => run().await,
-            (Some(pass), None) => tokio::select! {
-                biased;
-                outcome = run() => outcome,
-                () = pass.fence.cancelled() => Outcome::fenced(),
-            },
+        let outcome = match refused {
+            Some(panic) => span.in_scope(|| self.outcome(Err(panic), false)),
+            None => {
+                let fence = pass.as_ref().map(|pass| &pass.fence);
+                let run = self.reconcile(key, &ctx, fence);
+                run.instrument(span.clone()).await
+            }
         };
         let took = began.elapsed();
         drop(active);
@@ -144,10 +136,7 @@ impl Workshop {
         let settlement = span.in_scope(|| self.settlement(&item, &outcome));
         self.recorder.finish_run(Run {
             label: settlement.label,
-            terminal: outcome
-                .result
-                .as_ref()
-                .is_err_and(ReconcileError::is_terminal),
+            terminal: outcome.result.as_ref().is_err_and(Failure::is_terminal),
             panicked: outcome.panicked,
             timed_out: outcome.deadline_passed && settlement.label == ResultLabel::Error,
             took,
@@ -168,12 +157,11 @@ impl Workshop {
             result: &outcome.result,
             next,
         });
-        if let Some(pass) = pass.filter(|_| next.is_none()) {
-            let settled = future::lazy(|_| pass.settled(key));
-            if let Err(panic) = panic::catch(settled).await {
-                // The place of the key is remembered for longer than need be.
-                span.in_scope(|| self.panicked(&panic));
-            }
+        if let Some(pass) = pass.filter(|_| next.is_none())
+            && let Err(panic) = panic::guard(|| pass.settled(key))
+        {
+            // The place of the key is remembered for longer than need be.
+            span.in_scope(|| self.panicked(&panic));
         }
         drop(item);
     }
@@ -229,10 +217,10 @@ impl Workshop {
 
     /// Asks the gate, if there is one. It calls what the user has given to place keys, whose panic
     /// must not end the worker.
-    async fn enter(&self, key: &ObjectKey) -> Result<Option<Entry>, Panic> {
+    fn enter(&self, key: &ObjectKey) -> Result<Option<Entry>, Box<Panic>> {
         match &self.gate {
             None => Ok(None),
-            Some(gate) => panic::catch(future::lazy(|_| Some(gate.enter(key)))).await,
+            Some(gate) => panic::guard(|| Some(gate.enter(key))),
         }
     }
 
@@ -249,37 +237,57 @@ impl Workshop {
         )
     }
 
-    async fn reconcile(&self, key: &ObjectKey, ctx: &Context) -> Outcome {
-        let run = std::pin::pin!(ctx.noticing(self.reconciler.reconcile(key, ctx)));
-        let run = panic::catch(run);
-        let Some((deadline, timeout)) = ctx.deadline().zip(self.options.reconcile_timeout) else {
-            return self.outcome(run.await, false);
+    /// One run, up to its end, or to its drop: past its deadline, or once `fence` is cancelled.
+    async fn reconcile(
+        &self,
+        key: &ObjectKey,
+        ctx: &Context,
+        fence: Option<&CancellationToken>,
+    ) -> Outcome {
+        let run = ctx.noticing(self.reconciler.reconcile(key, ctx));
+        let mut run = std::pin::pin!(run.fuse());
+        let course = self.course(panic::catch(run.as_mut()), ctx);
+        let (result, deadline_passed) = match fence {
+            None => course.await,
+            Some(fence) => tokio::select! {
+                biased;
+                ended = course => ended,
+                () = fence.cancelled() => (Ok(Err(ReconcileError::retry(Fenced).into())), false),
+            },
         };
-        tokio::pin!(run);
-        if let Ok(result) = tokio::time::timeout_at(deadline, &mut run).await {
-            return self.outcome(result, false);
-        }
-        // A stop that came first is the cause of the end, not the deadline.
-        let deadline_passed = ctx.cause() != Some(Cancelled::Stop);
-        ctx.token().cancel();
-        match tokio::time::timeout(DEADLINE_GRACE, run).await {
-            Ok(result) => self.outcome(result, deadline_passed),
-            Err(_) => {
-                let result = Err(ReconcileError::retry(DeadlineExceeded { timeout }));
-                Outcome {
-                    result,
-                    panicked: false,
-                    deadline_passed,
-                }
-            }
-        }
+        // What has not ended is dropped, which is code of the user's as well.
+        let dropped = panic::guard(|| run.set(Fuse::terminated()));
+        let result = match (result, dropped) {
+            (Ok(_), Err(panic)) => Err(panic),
+            (result, _) => result,
+        };
+        self.outcome(result, deadline_passed)
     }
 
-    fn outcome(
+    /// Waits for the end of `run` as long as its deadline allows; and whether that had a part in it.
+    async fn course(
         &self,
-        result: Result<Result<Action, ReconcileError>, Panic>,
-        deadline_passed: bool,
-    ) -> Outcome {
+        mut run: impl Future<Output = Course> + Unpin,
+        ctx: &Context,
+    ) -> (Course, bool) {
+        let Some((deadline, timeout)) = ctx.deadline().zip(self.options.reconcile_timeout) else {
+            return (run.await, false);
+        };
+        if let Ok(result) = tokio::time::timeout_at(deadline, &mut run).await {
+            return (result, false);
+        }
+        // A stop that came first is the cause of the end, or the run itself, and not the deadline.
+        let deadline_passed = !ctx.is_cancelled();
+        ctx.token().cancel();
+        let result = tokio::time::timeout(DEADLINE_GRACE, run).await;
+        let dropped = || ReconcileError::retry(DeadlineExceeded { timeout }).into();
+        (
+            result.unwrap_or_else(|_| Ok(Err(dropped()))),
+            deadline_passed,
+        )
+    }
+
+    fn outcome(&self, result: Course, deadline_passed: bool) -> Outcome {
         match result {
             Ok(result) => Outcome {
                 result,
@@ -288,7 +296,7 @@ impl Workshop {
             },
             Err(panic) => {
                 self.panicked(&panic);
-                let result = Err(ReconcileError::retry(panic));
+                let result = Err(ReconcileError::retry(*panic).into());
                 Outcome {
                     result,
                     panicked: true,
@@ -350,10 +358,10 @@ fn report(outcome: &Outcome, attempt: u32) {
     };
     Span::current().record("otel.status_code", "ERROR");
     if error.is_terminal() {
-        error!(%error, "reconcile failed for good; the next event tries again");
-    } else if error.is_conflict() || !attempt.is_power_of_two() {
-        debug!(%error, attempt, "reconcile failed; it is retried");
+        error!(error = %error.text, "reconcile failed for good; the next event tries again");
+    } else if error.is_conflict || !attempt.is_power_of_two() {
+        debug!(error = %error.text, attempt, "reconcile failed; it is retried");
     } else {
-        warn!(%error, attempt, "reconcile failed; it is retried");
+        warn!(error = %error.text, attempt, "reconcile failed; it is retried");
     }
 }

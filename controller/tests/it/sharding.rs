@@ -1,7 +1,7 @@
 //! Several members of a ring over one embedded cluster, on paused time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -65,6 +65,7 @@ struct Worker {
     name: String,
     board: Board,
     takes: Duration,
+    answer: Action,
 }
 
 impl Reconciler for Worker {
@@ -84,7 +85,7 @@ impl Reconciler for Worker {
         by.insert(self.name.clone());
         drop(entries);
         drop(on_board);
-        Ok(Action::RequeueAfter(ms(100)))
+        Ok(self.answer)
     }
 }
 
@@ -110,6 +111,21 @@ impl Member {
         takes: Duration,
         by: impl FnOnce(Lister<ConfigMap>) -> ShardBy,
     ) -> Self {
+        let worker = Worker {
+            name: name.to_owned(),
+            board: board.clone(),
+            takes,
+            answer: Action::RequeueAfter(ms(100)),
+        };
+        Self::working(cluster, worker, by)
+    }
+
+    fn working(
+        cluster: &DevCluster,
+        worker: Worker,
+        by: impl FnOnce(Lister<ConfigMap>) -> ShardBy,
+    ) -> Self {
+        let name = worker.name.clone();
         let cut = Arc::new(AtomicBool::new(false));
         let client = {
             let (direct, cut) = (cluster.client(), Arc::clone(&cut));
@@ -133,17 +149,12 @@ impl Member {
         )
         .unwrap();
         let options = ShardingOptions {
-            identity: name.to_owned(),
+            identity: name.clone(),
             ..ShardingOptions::new("default", "ring")
         };
         let sharding = Sharding::over(client, options, by(configs.lister())).unwrap();
         let ring = sharding.handle();
-        let worker = Worker {
-            name: name.to_owned(),
-            board: board.clone(),
-            takes,
-        };
-        let controller = Controller::builder(unique(name), worker)
+        let controller = Controller::builder(unique(&name), worker)
             .for_object(&configs)
             .sharded(sharding)
             .options(ControllerOptions {
@@ -322,5 +333,43 @@ async fn w74_a_panic_of_what_places_keys_is_a_failed_run_of_the_key() {
         board.take().contains_key(&key),
         "it runs once it has a place"
     );
+    member.leave().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn w74_a_panic_of_what_places_keys_after_a_run_costs_nothing_of_it() {
+    let (cluster, board) = (cluster().await, Board::default());
+    let key = ObjectKey::namespaced("default", "7");
+    let panics = Arc::new(AtomicUsize::new(0));
+    let placing = {
+        let (key, board, panics) = (key.clone(), board.clone(), Arc::clone(&panics));
+        move |configs| {
+            ShardBy::object(configs, move |config: &ConfigMap| {
+                let name = config.metadata.name.clone().unwrap_or_default();
+                if name == "7" && board.0.lock().unwrap().done.contains_key(&key) {
+                    panics.fetch_add(1, Ordering::Relaxed);
+                    panic!("no place any more");
+                }
+                name
+            })
+        }
+    };
+    let worker = Worker {
+        name: "a".to_owned(),
+        board: board.clone(),
+        takes: ms(10),
+        answer: Action::Done,
+    };
+    let member = Member::working(&cluster, worker, placing);
+    pass(ms(10_000)).await;
+    assert_eq!(panics.load(Ordering::Relaxed), 1, "after the run");
+    assert_eq!(board.take().len(), OBJECTS, "all have run");
+    let runs = member.handle.history(&key).unwrap().runs;
+    assert_eq!((runs.len(), &runs[0].outcome), (1, &Outcome::Done));
+    assert_eq!(member.handle.metrics().panics, 0);
+    // The worker takes further keys, and this one too.
+    member.handle.trigger(key.clone());
+    pass(ms(1000)).await;
+    assert!(board.take().contains_key(&key));
     member.leave().await;
 }

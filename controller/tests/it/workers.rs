@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use controller::{
-    Action, Cancelled, Context, Controller, ControllerOptions, Manager, ObjectKey, ReconcileError,
-    Reconciler,
+    Action, Cancelled, Context, Controller, ControllerOptions, Manager, ObjectKey, Outcome,
+    ReconcileError, Reconciler,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -152,6 +152,125 @@ async fn k3_a_panic_before_the_first_await_is_caught_as_well() {
     assert_eq!(metrics.success, 1);
 }
 
+/// Lines of a log in memory.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Demands one line of log that has a panic's key, text, place and backtrace together.
+fn assert_panic_is_told(log: &str, key: &str, message: &str, recovered: bool) {
+    let mut lines = log
+        .lines()
+        .filter(|line| line.contains("reconcile panicked"));
+    let line = lines.next().unwrap_or_else(|| panic!("no line in {log}"));
+    for part in [
+        " ERROR ".to_owned(),
+        format!("k8s.resource.name=\"{key}\""),
+        format!("exception.message=\"{message}\""),
+        "exception.location=\"controller/tests/it/workers.rs:".to_owned(),
+        format!("recovered={recovered}"),
+    ] {
+        assert!(line.contains(&part), "{part} in {line}");
+    }
+    // The backtrace has the frames of this file.
+    let (_, trace) = line.split_once("exception.stacktrace=").unwrap();
+    assert!(trace.contains("it::workers::"), "{trace}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn k3_the_log_of_a_panic_has_key_message_place_and_backtrace() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    // So that no callsite that another test meets first is switched off for good.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry());
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let reconciler = Scripting::new(|key, _, n| async move {
+        assert!(key.name() != "bad" || n > 0, "no luck");
+        Ok(Action::Done)
+    });
+    let stage = Stage::open(&["bad", "good"], reconciler, options(1));
+    pass(ms(100)).await;
+    stage.close().await.unwrap();
+    let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    assert_panic_is_told(&log, "bad", "no luck", true);
+    assert_eq!(log.matches("reconcile panicked").count(), 1);
+}
+
+/// Panics at its end, and as an error when it is printed.
+#[derive(Debug)]
+struct Brittle {
+    in_display: bool,
+    in_drop: bool,
+}
+
+impl std::fmt::Display for Brittle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        assert!(!self.in_display, "no text");
+        f.write_str("brittle")
+    }
+}
+
+impl std::error::Error for Brittle {}
+
+impl Drop for Brittle {
+    fn drop(&mut self) {
+        // A second panic would end the process.
+        assert!(!self.in_drop || std::thread::panicking(), "no end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c04_a_panic_of_what_a_run_leaves_behind_is_one_of_the_run() {
+    let brittle = |in_display, in_drop| Brittle {
+        in_display,
+        in_drop,
+    };
+    let reconciler = Scripting::new(move |key, _, n| async move {
+        match (key.name(), n) {
+            ("printed", 0) => Err(brittle(true, false).into()),
+            ("ended", 0) => Err(ReconcileError::terminal(brittle(false, true))),
+            // Dropped a second after its deadline.
+            ("endless", 0) => {
+                let _held = brittle(false, true);
+                std::future::pending().await
+            }
+            _ => Ok(Action::Done),
+        }
+    });
+    let names = ["printed", "ended", "endless", "good"];
+    let stage = Stage::open(&names, reconciler.clone(), timeout(3));
+    pass(ms(10_000)).await;
+    let counts: Vec<_> = reconciler.counts().into_iter().collect();
+    let expected = [("ended", 2), ("endless", 2), ("good", 1), ("printed", 2)];
+    assert_eq!(counts, expected.map(|(name, n)| (name.to_owned(), n)));
+    let metrics = stage.handle.metrics();
+    assert_eq!((metrics.panics, metrics.errors, metrics.success), (3, 3, 4));
+    for (name, text) in [
+        ("printed", "no text"),
+        ("ended", "no end"),
+        ("endless", "no end"),
+    ] {
+        let first = stage.handle.history(&key(name)).unwrap().runs.remove(0);
+        let told = Outcome::Error(format!("reconcile panicked: {text}").into());
+        assert_eq!(first.outcome, told, "{name}");
+    }
+    stage.close().await.unwrap();
+}
+
 /// Set in the child process that is to die of a panic.
 const DIE: &str = "CONTROLLER_TEST_DIE_OF_PANIC";
 
@@ -162,6 +281,12 @@ fn k3_a_panic_that_is_not_recovered_ends_the_process() {
             .enable_all()
             .build()
             .unwrap();
+        // What stands there is the log alone.
+        std::panic::set_hook(Box::new(|_| {}));
+        tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(std::io::stderr)
+            .init();
         runtime.block_on(async {
             let reconciler = Scripting::new(|_, _, _| async { panic!("the end") });
             let options = ControllerOptions {
@@ -185,10 +310,8 @@ fn k3_a_panic_that_is_not_recovered_ends_the_process() {
         .unwrap();
     assert!(!child.status.success(), "the child survived: {child:?}");
     assert_eq!(child.status.code(), None, "ended by abort: {child:?}");
-    assert!(
-        String::from_utf8_lossy(&child.stderr).contains("the end"),
-        "{child:?}"
-    );
+    let log = String::from_utf8_lossy(&child.stderr);
+    assert_panic_is_told(&log, "a", "the end", false);
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,6 +387,24 @@ async fn k3_only_the_own_deadline_counts_as_timeout() {
         );
         stage.close().await.unwrap();
     }
+    // A run that has cancelled itself before its deadline.
+    let cancels_itself = Scripting::new(|_, ctx, n| async move {
+        if n > 0 {
+            return Ok(Action::Done);
+        }
+        tokio::time::sleep(ms(1_000)).await;
+        ctx.token().cancel();
+        tokio::time::sleep(ms(2_200)).await;
+        Err(ReconcileError::retry("of its own accord"))
+    });
+    let stage = Stage::open(&["a"], cancels_itself, timeout(3));
+    pass(ms(30_000)).await;
+    let metrics = stage.handle.metrics();
+    assert_eq!(
+        (metrics.timeouts, metrics.errors, metrics.success),
+        (0, 1, 1)
+    );
+    stage.close().await.unwrap();
     // A stop, which cancels the run as well.
     let stopped = Scripting::new(|_, ctx, _| async move {
         ctx.cancelled().await;
