@@ -72,7 +72,7 @@ pub(crate) fn sites(client: Client, port: u16) -> Result<Manager, BoxError> {
     let reconciler = Sites {
         client: client.clone(),
         sites: sites.lister(),
-        apply: Apply::as_manager(NAME)?.force(),
+        apply: Apply::as_manager(NAME)?.force(), // also over a NAME-page that is not ours
         events,
     };
     let controller = Controller::builder("site", reconciler).for_object(&sites);

@@ -100,6 +100,7 @@ impl Controller {
             journal: Arc::clone(&self.workshop.journal),
             own_writes: self.workshop.own_writes.clone(),
             stuck_after: self.workshop.options.stuck_after,
+            needs_leadership: self.needs_leadership(),
             synced: Arc::clone(&self.synced),
         }
     }
@@ -133,6 +134,11 @@ impl Controller {
     /// Whether the sources start and sync before this process leads.
     pub(crate) fn warms_up(&self) -> bool {
         self.workshop.options.warm_up
+    }
+
+    /// Whether only the leader may run it.
+    pub(crate) fn needs_leadership(&self) -> bool {
+        self.workshop.options.needs_leadership
     }
 
     /// As [`run`](Self::run), but reconciles nothing before `elected`; the queue fills meanwhile.
@@ -333,6 +339,7 @@ pub struct ControllerHandle {
     journal: Arc<Journal>,
     own_writes: Option<Arc<OwnWrites>>,
     stuck_after: Option<Duration>,
+    needs_leadership: bool,
     synced: Arc<AtomicBool>,
 }
 
@@ -356,6 +363,13 @@ impl ControllerHandle {
     #[must_use]
     pub fn has_synced(&self) -> bool {
         self.synced.load(Ordering::Acquire)
+    }
+
+    /// Whether a manager with an election runs it only while this process leads
+    /// ([`needs_leadership`](crate::ControllerOptions::needs_leadership)).
+    #[must_use]
+    pub fn needs_leadership(&self) -> bool {
+        self.needs_leadership
     }
 
     /// The controller's counters now.

@@ -35,7 +35,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// What each owner waits for; share it between reconciler and handlers.
 ///
 /// Memory: one record for each owner that ever expected something, until it is
-/// [forgotten](Self::forget).
+/// [forgotten](Self::forget); [`len`](Self::len) tells how many.
 #[derive(Debug)]
 pub struct Expectations {
     timeout: Duration,
@@ -154,6 +154,40 @@ impl Expectations {
         })
     }
 
+    /// Number of owners on record: those that expect something, and those that were not
+    /// [forgotten](Self::forget) after. What grows without end is owners that nobody forgets, so it is
+    /// worth a line on the metrics page:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use controller::expectations::Expectations;
+    /// use controller::manager::Directory;
+    /// use controller::metrics::Text;
+    /// use controller::server::MetricsPage;
+    ///
+    /// let expectations = Arc::new(Expectations::default());
+    /// let shown = Arc::clone(&expectations);
+    /// # let directory = Directory::default();
+    /// let page = MetricsPage::of(&directory).and(move || {
+    ///     let (mut text, name) = (Text::default(), "site_expectations");
+    ///     text.family(name, "gauge", "Sites whose children are counted");
+    ///     text.sample(name, &[], shown.len() as f64);
+    ///     text.finish()
+    /// });
+    /// # drop(page);
+    /// ```
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether no owner is on record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// Creations and deletions that `owner` waits for; negative if more were seen than expected,
     /// none if nothing is on record.
     #[must_use]
@@ -202,8 +236,10 @@ mod tests {
         }
         all.expect_creations(&a, 7);
         assert_eq!(all.get(&a), Some((7, 0)), "set anew");
+        assert_eq!(all.len(), 1);
         all.forget(&a);
         assert!(all.satisfied(&a) && all.get(&a).is_none());
+        assert!(all.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

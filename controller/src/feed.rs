@@ -1,5 +1,6 @@
 //! Feeds: triggers that come from elsewhere than an informer.
 
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -11,6 +12,7 @@ use futures::future::BoxFuture;
 use informer::ObjectKey;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use workqueue::AddOptions;
 
@@ -79,15 +81,19 @@ impl Feed {
     /// A channel in which up to `capacity` triggers wait.
     ///
     /// Senders are held back while it is full. It takes nothing in while `capacity` keys or more
-    /// are ready in the controller's queue, so senders cannot run ahead of the workers by more than
-    /// twice the capacity.
+    /// are ready in the controller's queue, or held by the feed's own [window](Self::batched), so senders
+    /// cannot run ahead of the workers by more than twice the capacity.
     pub fn bounded(name: impl Into<String>, capacity: NonZeroUsize) -> (FeedSender, Self) {
         let (sender, mut triggers) = mpsc::channel(capacity.get());
         let feed = Self::function(name, move |enqueuer: Enqueuer, stop| async move {
+            let mut held = Held::default();
             let take_in = async {
                 while let Some(Trigger { key, priority }) = triggers.recv().await {
-                    while enqueuer.ready() >= capacity.get() {
+                    while enqueuer.ready() + held.count(Instant::now()) >= capacity.get() {
                         tokio::time::sleep(LOOK_AGAIN).await;
+                    }
+                    if let Some(window) = enqueuer.after {
+                        held.add(key.clone(), Instant::now() + window);
                     }
                     enqueuer.add_at(key, priority);
                 }
@@ -188,11 +194,38 @@ impl Enqueuer {
         }
     }
 
-    /// Number of keys that wait for a worker now: what a feed holds itself back by.
+    /// Number of keys that wait for a worker now: what a feed holds itself back by. Keys that its window
+    /// holds are not among them.
     #[must_use]
     pub fn ready(&self) -> usize {
         let intake = self.intake.upgrade();
         intake.map_or(0, |intake| intake.queue.len())
+    }
+}
+
+/// Keys that the window of a channel holds. The queue has them among all those that wait for a time, such
+/// as failing ones, by which nobody should be held back.
+#[derive(Debug, Default)]
+struct Held {
+    keys: HashSet<ObjectKey>,
+    /// The same keys by the end of their windows, which is the order in which they came.
+    ends: VecDeque<(Instant, ObjectKey)>,
+}
+
+impl Held {
+    /// Takes in a key whose window is over at `end`, unless it is held already.
+    fn add(&mut self, key: ObjectKey, end: Instant) {
+        if self.keys.insert(key.clone()) {
+            self.ends.push_back((end, key));
+        }
+    }
+
+    /// Number of keys that are held at `now`. One that another trigger has taken out earlier still counts.
+    fn count(&mut self, now: Instant) -> usize {
+        while let Some((_, key)) = self.ends.pop_front_if(|(end, _)| *end <= now) {
+            self.keys.remove(&key);
+        }
+        self.keys.len()
     }
 }
 

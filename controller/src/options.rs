@@ -52,8 +52,14 @@ pub struct ControllerOptions {
     ///
     /// [`Manager`]: crate::Manager
     pub warm_up: bool,
+    /// Whether a [`Manager`] with an election runs it only while this process leads. False for one that
+    /// may run in every process at once, such as one that writes nothing, or whose processes share the
+    /// keys ([`sharding`](crate::sharding)): it starts with the tasks, whoever leads. Default true.
+    ///
+    /// [`Manager`]: crate::Manager
+    pub needs_leadership: bool,
     /// Whether a second controller of the same name in this process is an error. Its metrics
-    /// would mix with the first one's. Default true.
+    /// are added to the first one's. Default true.
     pub unique_name: bool,
 }
 
@@ -71,6 +77,7 @@ impl Default for ControllerOptions {
             stuck_after: None,
             history_keys: 1024,
             warm_up: false,
+            needs_leadership: true,
             unique_name: true,
         }
     }

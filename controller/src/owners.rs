@@ -44,6 +44,10 @@ pub enum Error {
 
 /// Reference by which `owner` controls its child, with `blockOwnerDeletion`.
 ///
+/// It knows nothing of the child: that must lie in the owner's namespace, or anywhere if the owner lies in
+/// none. The garbage collector looks for the owner there, so it deletes a child elsewhere at once;
+/// [`set_controller`] refuses it.
+///
 /// # Errors
 /// [`Error::IncompleteOwner`] if the owner has no name or UID.
 pub fn controller_reference<O>(owner: &O) -> Result<OwnerReference, Error>

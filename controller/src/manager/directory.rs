@@ -1,10 +1,9 @@
 //! What a manager runs, to be looked at while it runs.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use informer::{Informer, Status, Synced};
+use informer::{Informer, ObjectKey, Status, Synced};
 use kube_core::Resource;
 
 use crate::ControllerHandle;
@@ -55,15 +54,22 @@ pub struct Directory(Arc<Mutex<Entries>>);
 struct Entries {
     phase: Phase,
     informers: Vec<Arc<dyn Watched>>,
-    controllers: BTreeMap<String, ControllerHandle>,
+    /// In the order of their names, which several may share.
+    controllers: Vec<(Place, ControllerHandle)>,
+    places: u64,
     election: Option<ElectionHandle>,
 }
+
+/// Where a controller stands in a directory, whatever its name: the one of a later term takes it over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place(u64);
 
 impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.entries();
         let informers: Vec<_> = entries.informers.iter().map(|one| one.name()).collect();
-        let controllers: Vec<_> = entries.controllers.keys().collect();
+        let controllers = entries.controllers.iter();
+        let controllers: Vec<_> = controllers.map(|(_, handle)| handle.name()).collect();
         f.debug_struct("Directory")
             .field("phase", &entries.phase)
             .field("informers", &informers)
@@ -82,7 +88,9 @@ impl Directory {
     /// Handles of the controllers, in the order of their names.
     #[must_use]
     pub fn controllers(&self) -> Vec<ControllerHandle> {
-        self.entries().controllers.values().cloned().collect()
+        let entries = self.entries();
+        let handles = entries.controllers.iter().map(|(_, handle)| handle);
+        handles.cloned().collect()
     }
 
     /// The election, if there is one.
@@ -109,16 +117,37 @@ impl Directory {
         self.entries().informers.push(informer);
     }
 
-    pub(super) fn note_controller(&self, handle: ControllerHandle) {
-        let name = handle.name().to_owned();
-        self.entries().controllers.insert(name, handle);
+    /// A place for one controller at a time.
+    pub(super) fn place(&self) -> Place {
+        let mut entries = self.entries();
+        entries.places += 1;
+        Place(entries.places)
+    }
+
+    /// Puts a controller in its place, from which the one before has been taken.
+    pub(super) fn note_controller(&self, place: Place, handle: ControllerHandle) {
+        let controllers = &mut self.entries().controllers;
+        let at = controllers.partition_point(|(_, other)| other.name() <= handle.name());
+        controllers.insert(at, (place, handle));
     }
 
     /// Lets go of a controller's handle, and so of its name.
-    pub(super) fn forget_controller(&self, name: &str) {
-        let forgotten = self.entries().controllers.remove(name);
+    pub(super) fn forget_controller(&self, place: Place) {
+        let mut entries = self.entries();
+        let at = entries.controllers.iter().position(|(at, _)| *at == place);
+        let forgotten = at.map(|at| entries.controllers.remove(at));
+        drop(entries);
         // Its queue ends here; not under the lock.
         drop(forgotten);
+    }
+
+    /// Keys that the controller at `place` reconciles now, the longest first.
+    pub(super) fn running_at(&self, place: Place) -> Vec<ObjectKey> {
+        let controllers = &self.entries().controllers;
+        let handle = controllers.iter().find(|(at, _)| *at == place);
+        let running = handle.map(|(_, handle)| handle.running());
+        let running = running.unwrap_or_default().into_iter();
+        running.map(|(key, _)| key).collect()
     }
 
     pub(super) fn note_election(&self, election: ElectionHandle) {

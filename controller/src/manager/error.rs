@@ -1,8 +1,9 @@
 //! Why a manager ended otherwise than by a clean stop.
 
+use std::fmt;
 use std::time::Duration;
 
-use informer::Unsynced;
+use informer::{ObjectKey, Unsynced};
 
 use crate::election;
 use crate::error::{Chain, list};
@@ -59,12 +60,12 @@ pub enum Error {
         message: String,
     },
     /// The grace time was over before everything had ended.
-    #[error("still running after the grace time of {grace:?}: {}", .running.join(", "))]
+    #[error("still running after the grace time of {grace:?}: {}", list(.running))]
     GraceExceeded {
         /// The grace time.
         grace: Duration,
         /// What was dropped.
-        running: Vec<String>,
+        running: Vec<Dropped>,
     },
     /// More than one of the above, in the order in which they happened.
     #[error("{}", chains(.errors))]
@@ -92,6 +93,28 @@ impl Error {
             1 => Err(errors.remove(0)),
             _ => Err(Self::Several { errors }),
         }
+    }
+}
+
+/// Something that was still running when the grace time was over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dropped {
+    /// What it was, such as `controller sites` or `task sweep`.
+    pub name: String,
+    /// Of a controller: the keys whose reconciles were dropped, the longest under way first; at most as
+    /// many as it has workers.
+    pub keys: Vec<ObjectKey>,
+}
+
+impl fmt::Display for Dropped {
+    /// The name, and the keys in parentheses if there are any.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        write!(f, " ({})", list(&self.keys))
     }
 }
 

@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
-use super::Error;
-use super::runnable::{Runnable, Tokens};
+use super::runnable::{Keys, Runnable, Tokens};
+use super::{Dropped, Error};
+use crate::error::list;
 use crate::reconcile::BoxError;
 
 /// How long dropped tasks may take to reach an await point. Only what blocks its thread takes
@@ -21,19 +22,35 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct Group {
     tokens: Tokens,
     running: JoinSet<Result<(), BoxError>>,
-    names: HashMap<Id, String>,
+    parts: HashMap<Id, Part>,
     /// Whether it was cut off: how its parts end does not matter any more.
     is_cut: bool,
     /// What a stop has found so far, so that nothing is lost if it is given up and begun anew.
     ended: Ended,
 }
 
+/// Something that runs in a group.
+struct Part {
+    name: String,
+    keys: Option<Keys>,
+}
+
+impl Part {
+    /// What is to be told of it before it is dropped.
+    fn dropped(self) -> Dropped {
+        Dropped {
+            keys: self.keys.map(|keys| keys()).unwrap_or_default(),
+            name: self.name,
+        }
+    }
+}
+
 /// What was left of a group after its stop.
 #[derive(Default)]
 pub(super) struct Ended {
     pub(super) errors: Vec<Error>,
-    /// Names of what had to be dropped.
-    pub(super) dropped: Vec<String>,
+    /// What had to be dropped.
+    pub(super) dropped: Vec<Dropped>,
     /// Whether something of it still runs, because it blocks its thread.
     pub(super) blocked: bool,
 }
@@ -48,7 +65,7 @@ impl Group {
         Self {
             tokens,
             running: JoinSet::new(),
-            names: HashMap::new(),
+            parts: HashMap::new(),
             is_cut: false,
             ended: Ended::default(),
         }
@@ -59,11 +76,15 @@ impl Group {
         if let Some(run) = runnable.start(self.tokens.clone()) {
             debug!(name = runnable.name, "starting");
             let task = self.running.spawn(run);
-            self.names.insert(task.id(), runnable.name.clone());
+            let part = Part {
+                name: runnable.name.clone(),
+                keys: runnable.keys.clone(),
+            };
+            self.parts.insert(task.id(), part);
         }
     }
 
-    /// Tells the group that this process leads.
+    /// Tells the group that this process leads, or that the group need not wait for that.
     pub(super) fn elect(&self) {
         self.tokens.elected.cancel();
     }
@@ -92,7 +113,7 @@ impl Group {
             Err(error) => error.id(),
         };
         // What was dropped has given up its name, and is told of by that alone.
-        let name = self.names.remove(&id)?;
+        let name = self.parts.remove(&id)?.name;
         match ended {
             _ if self.is_cut => None,
             Ok((_, Ok(()))) => {
@@ -121,9 +142,10 @@ impl Group {
                 .unwrap_or(()),
         }
         if !self.running.is_empty() || !self.tokens.tasks.is_empty() {
-            let mut dropped: Vec<_> = self.names.drain().map(|(_, name)| name).collect();
-            dropped.sort_unstable();
-            let running = dropped.join(", ");
+            let parts = self.parts.drain().map(|(_, part)| part.dropped());
+            let mut dropped: Vec<_> = parts.collect();
+            dropped.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            let running = list(&dropped);
             warn!(running, "grace time over; dropping what still runs");
             self.ended.dropped.extend(dropped);
             self.running.abort_all();

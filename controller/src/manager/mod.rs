@@ -16,6 +16,7 @@ use informer::Informer;
 use kube_core::Resource;
 use tokio_util::sync::CancellationToken;
 
+use self::directory::Place;
 pub(crate) use self::directory::Watched;
 use self::inbox::{Added, Inbox};
 pub(crate) use self::runnable::Tokens;
@@ -26,7 +27,7 @@ use crate::reconcile::BoxError;
 use crate::server::HttpServer;
 
 pub use self::directory::{Directory, Phase};
-pub use self::error::{Error, Stopping};
+pub use self::error::{Dropped, Error, Stopping};
 pub use self::runnable::Runnable;
 
 /// Times of a [`Manager`].
@@ -60,9 +61,10 @@ pub enum GroupName {
     Webhooks,
     /// Informers.
     Caches,
-    /// What needs the caches and no leadership.
+    /// What needs the caches and no leadership: tasks, and controllers that
+    /// [say so](crate::ControllerOptions::needs_leadership).
     Others,
-    /// What only the leader may do: controllers, unless they say otherwise.
+    /// What only the leader may do: all other controllers, and leader tasks.
     LeaderElected,
 }
 
@@ -138,13 +140,19 @@ impl Manager {
         self.with(|handle| handle.add_informer(informer))
     }
 
-    /// Runs `controller` once all informers have synced and this process leads.
+    /// Runs `controller` once all informers have synced and, unless it
+    /// [needs no leadership](crate::ControllerOptions::needs_leadership), this process leads.
     pub fn add_controller(self, controller: Controller) -> Self {
         self.with(|handle| handle.add_controller(controller))
     }
 
     /// As [`add_controller`](Self::add_controller), with a controller that `make` makes anew for each
     /// term, so that a process may lead again after it has lost the Lease.
+    ///
+    /// The first one is made at once, and its options say whether all of them warm up and need the
+    /// leadership: one that [warms up](crate::ControllerOptions::warm_up) is made before the term, right
+    /// after the one before has ended. `name` stands in messages; the controllers may be called
+    /// otherwise. An error of `make` ends the run of the manager.
     pub fn add_controller_from<F>(self, name: impl Into<String>, make: F) -> Self
     where
         F: FnMut() -> Result<Controller, crate::Error> + Send + 'static,
@@ -247,6 +255,28 @@ impl Manager {
     }
 }
 
+/// What a manager must know of a controller before it runs.
+#[derive(Debug, Clone, Copy)]
+struct Traits {
+    warms_up: bool,
+    needs_leadership: bool,
+}
+
+impl Traits {
+    /// Starts as soon as may be.
+    const EARLY: Self = Self {
+        warms_up: true,
+        needs_leadership: true,
+    };
+
+    fn of(controller: &Controller) -> Self {
+        Self {
+            warms_up: controller.warms_up(),
+            needs_leadership: controller.needs_leadership(),
+        }
+    }
+}
+
 /// Adds to a manager that may run already; cheap to clone.
 ///
 /// What is added starts at once if its group has been started, else with its group.
@@ -290,14 +320,12 @@ impl ManagerHandle {
     /// [`Stopping`] from the stop on.
     pub fn add_controller(&self, controller: Controller) -> Result<(), Stopping> {
         let name = format!("controller {}", controller.name());
-        let (handle, warm) = (controller.handle(), controller.warms_up());
+        let (place, traits) = (self.directory.place(), Traits::of(&controller));
+        self.directory.note_controller(place, controller.handle());
         let run = move |tokens: Tokens| {
             controller.run_once_elected(tokens.stop, tokens.elected, tokens.tasks)
         };
-        let runnable = Runnable::once(name, run).warm(warm);
-        self.add(GroupName::LeaderElected, runnable)?;
-        self.directory.note_controller(handle);
-        Ok(())
+        self.add_at(place, traits, Runnable::once(name, run))
     }
 
     /// As [`Manager::add_controller_from`].
@@ -312,15 +340,23 @@ impl ManagerHandle {
     where
         F: FnMut() -> Result<Controller, crate::Error> + Send + 'static,
     {
-        let name = name.into();
-        let directory = self.directory.clone();
-        let runnable = Runnable::each(format!("controller {name}"), move |tokens: Tokens| {
+        let (directory, place) = (self.directory.clone(), self.directory.place());
+        let mut make = move || {
             // The one of the term before holds its name as long as its handle is on record.
-            directory.forget_controller(&name);
+            directory.forget_controller(place);
             let made = make();
             if let Ok(controller) = &made {
-                directory.note_controller(controller.handle());
+                directory.note_controller(place, controller.handle());
             }
+            made
+        };
+        let first = make();
+        // One that cannot be made is told at the start, not only once this process leads.
+        let traits = first.as_ref().map_or(Traits::EARLY, Traits::of);
+        let mut first = Some(first);
+        let name = format!("controller {}", name.into());
+        let runnable = Runnable::each(name, move |tokens: Tokens| {
+            let made = first.take().unwrap_or_else(&mut make);
             async move {
                 let Tokens {
                     stop,
@@ -330,7 +366,22 @@ impl ManagerHandle {
                 made?.run_once_elected(stop, elected, tasks).await
             }
         });
-        self.add(GroupName::LeaderElected, runnable)
+        self.add_at(place, traits, runnable)
+    }
+
+    /// Adds what runs the controllers of `place`, the first of which is noted there already.
+    fn add_at(&self, place: Place, traits: Traits, runnable: Runnable) -> Result<(), Stopping> {
+        let group = if traits.needs_leadership {
+            GroupName::LeaderElected
+        } else {
+            GroupName::Others
+        };
+        let directory = self.directory.clone();
+        let runnable = runnable
+            .warm(traits.warms_up)
+            .working_on(move || directory.running_at(place));
+        let added = self.add(group, runnable);
+        added.inspect_err(|_| self.directory.forget_controller(place))
     }
 
     /// As [`Manager::add_task`].

@@ -15,7 +15,7 @@ use tracing::{debug, error, info, warn};
 use super::group::{Ended, Group};
 use super::inbox::Inbox;
 use super::runnable::Runnable;
-use super::{Directory, Error, GroupName, ManagerOptions, Phase};
+use super::{Directory, Dropped, Error, GroupName, ManagerOptions, Phase};
 use crate::controller::{Wait, wait_until_synced};
 use crate::election::{self, Elector};
 use crate::error::Chain;
@@ -77,6 +77,9 @@ impl Running {
         directory: Directory,
         elector: Option<Elector>,
     ) -> Self {
+        let others = Group::new();
+        // Controllers that need no leadership are among them.
+        others.elect();
         Self {
             options,
             inbox,
@@ -91,7 +94,7 @@ impl Running {
             servers: Group::new(),
             webhooks: Group::new(),
             caches: Group::new(),
-            others: Group::new(),
+            others,
             leader: Group::new(),
         }
     }
@@ -180,7 +183,9 @@ impl Running {
                 waiting.push((of, runnable));
                 continue;
             }
-            if let Some(ready) = runnable.ready.take() {
+            // After the last group nobody waits any more.
+            let ready = runnable.ready.take();
+            if let Some(ready) = ready.filter(|_| self.started < Some(GroupName::LeaderElected)) {
                 self.ready.push((runnable.name.clone(), ready));
             }
             self.group(group).start(&mut runnable);
@@ -248,7 +253,11 @@ impl Running {
                 }
             };
             match self.unless_interrupted(ready).await? {
-                Some(ready) => names.retain(|name| *name != ready),
+                // One of that name: several may have it.
+                Some(ready) => {
+                    let at = names.iter().position(|name| *name == ready);
+                    at.map(|at| names.swap_remove(at));
+                }
                 None => return Err(Interrupt::Failed(Error::NotReady { timeout, names })),
             }
         }
@@ -451,8 +460,7 @@ impl Running {
 #[derive(Default)]
 struct Left {
     errors: Vec<Error>,
-    /// Names of what had to be dropped.
-    dropped: Vec<String>,
+    dropped: Vec<Dropped>,
     leader_blocked: bool,
 }
 

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use informer::ObjectKey;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -31,6 +33,9 @@ impl Tokens {
 
 pub(super) type Run = BoxFuture<'static, Result<(), BoxError>>;
 
+/// Tells the keys that a controller reconciles now.
+pub(super) type Keys = Arc<dyn Fn() -> Vec<ObjectKey> + Send + Sync>;
+
 enum Start {
     /// For one start; none after it.
     Once(Option<Box<dyn FnOnce(Tokens) -> Run + Send>>),
@@ -46,6 +51,8 @@ pub struct Runnable {
     pub(super) name: String,
     start: Start,
     pub(super) ready: Option<BoxFuture<'static, ()>>,
+    /// Of a controller alone.
+    pub(super) keys: Option<Keys>,
     /// Started before the leadership, and told of it.
     pub(super) warm: bool,
     /// Runs, or has run, in the present term.
@@ -112,6 +119,7 @@ impl Runnable {
             name,
             start,
             ready: None,
+            keys: None,
             warm: false,
             started: false,
         }
@@ -119,6 +127,15 @@ impl Runnable {
 
     pub(super) fn warm(mut self, warm: bool) -> Self {
         self.warm = warm;
+        self
+    }
+
+    /// Tells by `keys` what it works on, so that a stop can name what it drops.
+    pub(super) fn working_on<F>(mut self, keys: F) -> Self
+    where
+        F: Fn() -> Vec<ObjectKey> + Send + Sync + 'static,
+    {
+        self.keys = Some(Arc::new(keys));
         self
     }
 

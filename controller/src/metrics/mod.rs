@@ -73,6 +73,58 @@ pub struct ControllerMetrics {
     pub stale_reconciles: u64,
 }
 
+impl ControllerMetrics {
+    /// Takes in the counters of another controller of the same name.
+    fn add(&mut self, other: &Self) {
+        // Named one by one, so that a new field is not forgotten.
+        let Self {
+            controller: _,
+            success,
+            error,
+            requeue,
+            requeue_after,
+            errors,
+            terminal_errors,
+            panics,
+            timeouts,
+            reconcile_time,
+            max_concurrent_reconciles,
+            active_workers,
+            stale_skips,
+            stale_reconciles,
+        } = other;
+        self.success += success;
+        self.error += error;
+        self.requeue += requeue;
+        self.requeue_after += requeue_after;
+        self.errors += errors;
+        self.terminal_errors += terminal_errors;
+        self.panics += panics;
+        self.timeouts += timeouts;
+        let times = self.reconcile_time.buckets.iter_mut();
+        times
+            .zip(&reconcile_time.buckets)
+            .for_each(|(sum, n)| *sum += n);
+        self.reconcile_time.sum += reconcile_time.sum;
+        self.max_concurrent_reconciles += max_concurrent_reconciles;
+        self.active_workers += active_workers;
+        self.stale_skips += stale_skips;
+        self.stale_reconciles += stale_reconciles;
+    }
+
+    /// One entry for each name, in the order of the first of each: a series must not be there twice.
+    fn by_name(all: &[Self]) -> Vec<Self> {
+        let mut sums: Vec<Self> = Vec::with_capacity(all.len());
+        for one in all {
+            match sums.iter_mut().find(|sum| sum.controller == one.controller) {
+                Some(sum) => sum.add(one),
+                None => sums.push(one.clone()),
+            }
+        }
+        sums
+    }
+}
+
 /// A histogram at one moment.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]

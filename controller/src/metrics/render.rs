@@ -58,9 +58,11 @@ const STALE: [(&str, &str, Value); 2] = [
 ];
 
 /// The metrics of controllers by upstream's names, in the Prometheus text format; empty without any.
+/// Those of controllers that share a name are added up.
 #[must_use]
 pub fn render(controllers: &[ControllerMetrics]) -> String {
     let mut text = Text::default();
+    let controllers = &ControllerMetrics::by_name(controllers);
     if controllers.is_empty() {
         return text.finish();
     }

@@ -1,9 +1,10 @@
 //! The live state of a process, for eyes and for tools.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::page::{Endpoint, Page, PageRequest};
@@ -29,10 +30,13 @@ use crate::{ControllerHandle, KeyHistory, Outcome};
 ///   "controllers": [ { "name": "census", "synced": true, "workers": 1, "queue": { "depth": 0 },
 ///                      "unseenWrites": 0,
 ///                      "running": [ { "key": "ns/a", "ageSeconds": 0.2 } ],
-///                      "failing": [ { "key": "ns/b", "attempts": 4, "nextDueSeconds": 1.5,
-///                                     "lastError": "…" } ] } ]
+///                      "failing": [ { "key": "ns/b", "attempts": 4, "terminal": false,
+///                                     "nextDueSeconds": 1.5, "lastError": "…" } ] } ]
 /// }
 /// ```
+///
+/// `lag` counts the events that wait for each handler, those of one name together. A key is failing from
+/// a run that failed to the next that does not; `terminal` if it is not retried, so that no time is due.
 #[derive(Debug)]
 pub struct Diagnostics {
     directory: Directory,
@@ -93,23 +97,27 @@ fn of_election(election: &ElectionHandle) -> Value {
 
 fn of_informer(informer: &dyn Watched) -> Value {
     let status = informer.status();
-    let lag: Map<_, _> = informer
-        .queue_lengths()
-        .into_iter()
-        .map(|(handler, waiting)| (handler, json!(waiting)))
-        .collect();
     json!({
         "name": informer.name(),
         "kind": status.kind,
         "synced": status.synced,
         "objects": status.objects,
         "resourceVersion": status.resource_version,
-        "lag": lag,
+        "lag": lags(informer.queue_lengths()),
         "lastError": status.last_error.map(|(cause, text)| json!({
             "cause": cause.to_string(),
             "text": excerpt(&text),
         })),
     })
+}
+
+/// Events that wait, by the name of their handler: a controller has one for each source.
+fn lags(waiting: Vec<(String, usize)>) -> BTreeMap<String, usize> {
+    let mut lags = BTreeMap::new();
+    for (handler, events) in waiting {
+        *lags.entry(handler).or_default() += events;
+    }
+    lags
 }
 
 fn of_controller(controller: &ControllerHandle) -> Value {
@@ -159,13 +167,16 @@ fn of_controller(controller: &ControllerHandle) -> Value {
 /// A key whose last run failed: how often in a row, and when it comes again.
 fn of_failing(history: &KeyHistory, now: Instant) -> Option<Value> {
     let last = history.runs.last()?;
-    let Outcome::Error(error) = &last.outcome else {
-        return None;
+    let (error, terminal) = match &last.outcome {
+        Outcome::Error(error) => (error, false),
+        Outcome::Terminal(error) => (error, true),
+        Outcome::Done | Outcome::Requeue | Outcome::RequeueAfter(_) => return None,
     };
     let due = history.next_due;
     Some(json!({
         "key": history.key.to_string(),
         "attempts": last.attempt,
+        "terminal": terminal,
         "nextDueSeconds": due.map(|due| seconds(due.saturating_duration_since(now))),
         "lastError": error,
     }))
@@ -173,4 +184,17 @@ fn of_failing(history: &KeyHistory, now: Instant) -> Option<Value> {
 
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lags_of_several_handlers_of_one_name_are_added_up() {
+        let waiting = [("a", 3), ("b", 1), ("a", 0), ("a", 4)];
+        let waiting = waiting.map(|(name, events)| (name.to_owned(), events));
+        let expected = [("a", 7), ("b", 1)].map(|(name, events)| (name.to_owned(), events));
+        assert_eq!(lags(waiting.into()), expected.into());
+    }
 }

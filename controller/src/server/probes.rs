@@ -6,8 +6,8 @@ use crate::manager::{Directory, Phase};
 use crate::reconcile::BoxError;
 
 /// Whether this process can do its part: caches are filled, and controllers, if it is theirs to run,
-/// have begun. False again from the stop on. A standby of an election is ready without its
-/// controllers, so that a rollout can go on.
+/// have begun. False again from the stop on. A standby of an election is ready without the
+/// controllers that need the leadership, so that a rollout can go on.
 #[must_use]
 pub fn readiness(directory: &Directory) -> Health {
     let (phase, informers, controllers) = (directory.clone(), directory.clone(), directory.clone());
@@ -27,12 +27,11 @@ pub fn readiness(directory: &Directory) -> Health {
             all(&unsynced, "not synced")
         })
         .check("controllers", move || {
-            if !controllers.is_leader() {
-                return Ok(());
-            }
+            let leads = controllers.is_leader();
             let unsynced: Vec<_> = controllers
                 .controllers()
                 .iter()
+                .filter(|controller| leads || !controller.needs_leadership())
                 .filter(|controller| !controller.has_synced())
                 .map(|controller| controller.name().to_owned())
                 .collect();

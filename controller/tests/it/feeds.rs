@@ -117,6 +117,35 @@ async fn c24_a_sender_cannot_run_ahead_of_the_workers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c24_c25_a_sender_cannot_run_ahead_of_a_window_and_one_key_takes_one_place_in_it() {
+    let capacity = NonZeroUsize::new(10).unwrap();
+    let (sender, feed) = Feed::bounded("flood", capacity);
+    let mut fed = Fed::by(feed.batched(ms(1000)), done());
+    for _ in 0..1000 {
+        sender.send(key("burst")).await.unwrap();
+    }
+    pass(ms(500)).await;
+    assert!(fed.reconciler.calls().is_empty());
+    assert_eq!(fed.handle.queue().delayed, 1);
+    let sent = Arc::new(Semaphore::new(0));
+    let mut flooding = JoinSet::new();
+    flooding.spawn(flood(sender, Arc::clone(&sent)));
+    for half_seconds in 1..20 {
+        pass(ms(500)).await;
+        let ahead = (sent.available_permits() + 1).saturating_sub(fed.reconciler.calls().len());
+        assert!(
+            ahead <= 21,
+            "{ahead} ahead after {half_seconds} half seconds"
+        );
+        assert!(fed.handle.queue().delayed <= 10);
+    }
+    assert!(fed.reconciler.calls().len() >= 80, "it goes on");
+    fed.stop.cancel();
+    fed.end().await.unwrap();
+    flooding.join_next().await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn c24_a_function_feeds_from_the_start_to_the_stop() {
     let feed = Feed::function(
         "clock",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use controller::election::{ElectionOptions, Elector};
 use controller::manager::{Error, GroupName, Phase, Runnable, Stopping};
+use controller::server::{Endpoint as _, PageRequest, readiness};
 use controller::{Action, Controller, ControllerOptions, Manager, ManagerOptions};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -130,6 +131,134 @@ async fn c30_what_is_not_ready_in_time_is_named() {
     let error = manager.run(CancellationToken::new()).await.unwrap_err();
     assert_eq!(error.to_string(), "not ready within 120s: webhook");
     assert_eq!(start.elapsed().as_secs(), 120);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c30_each_of_several_runnables_of_one_name_must_be_ready() {
+    let log = Log::default();
+    let webhook = |wait: Duration| {
+        noting(&log, "webhook", ms(1)).ready_when(async move { tokio::time::sleep(wait).await })
+    };
+    let manager = Manager::new(grace(30))
+        .add(GroupName::Webhooks, webhook(ms(1_000)))
+        .add(GroupName::Webhooks, webhook(ms(5_000)))
+        .add(GroupName::Others, noting(&log, "other", ms(1)));
+    let stop = CancellationToken::new();
+    let (result, ()) = tokio::join!(manager.run(stop.clone()), async {
+        pass(ms(4_500)).await;
+        assert_eq!(*log.lock().unwrap(), ["webhook begins", "webhook begins"]);
+        pass(ms(1_000)).await;
+        assert_eq!(log.lock().unwrap().last().unwrap(), "other begins");
+        stop.cancel();
+    });
+    result.unwrap();
+
+    let late = [ms(1_000), Duration::MAX].map(|wait| (GroupName::Webhooks, webhook(wait)));
+    let manager = late
+        .into_iter()
+        .fold(Manager::default(), |manager, (group, webhook)| {
+            manager.add(group, webhook)
+        });
+    let error = manager.run(CancellationToken::new()).await.unwrap_err();
+    assert_eq!(error.to_string(), "not ready within 120s: webhook");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c30_nothing_is_kept_of_the_readiness_of_what_is_added_after_the_last_group() {
+    let (log, held) = (Log::default(), Arc::new(()));
+    let manager = Manager::new(grace(30)).add(GroupName::Others, noting(&log, "first", ms(1)));
+    let (handle, stop) = (manager.handle(), CancellationToken::new());
+    let (result, ()) = tokio::join!(manager.run(stop.clone()), async {
+        pass(ms(1_000)).await;
+        for group in [GroupName::Servers, GroupName::Others] {
+            let token = Arc::clone(&held);
+            let late = noting(&log, "late", ms(1)).ready_when(async move {
+                pending::<()>().await;
+                drop(token);
+            });
+            handle.add(group, late).unwrap();
+        }
+        pass(ms(1)).await;
+        assert_eq!(log.lock().unwrap().len(), 3, "all have begun");
+        assert_eq!(Arc::strong_count(&held), 1, "nobody waits for it");
+        stop.cancel();
+    });
+    result.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn c30_a_controller_that_needs_no_leadership_runs_on_every_process() {
+    let leases = Leases::default();
+    leases.hold("other");
+    let scene = Scene::listing(vec![config("a", 1)]);
+    let controller = |name: &str, needs_leadership| {
+        let reconciler = Scripting::answering(|_, _| Ok(Action::Done));
+        let controller = Controller::builder(unique(name), reconciler.clone())
+            .for_object(&scene.informer)
+            .options(ControllerOptions {
+                needs_leadership,
+                ..ControllerOptions::default()
+            })
+            .build()
+            .unwrap();
+        (controller, reconciler)
+    };
+    let (free, free_runs) = controller("free", false);
+    let (bound, bound_runs) = controller("bound", true);
+    let made = Scripting::answering(|_, _| Ok(Action::Done));
+    let (informer, shared) = (scene.informer.clone(), made.clone());
+    let manager = Manager::new(grace(30))
+        // One that rejoins: what needs no leadership may start once all the same.
+        .with_election(elector(&leases, "me", true))
+        .add_informer(&scene.informer)
+        .add_controller(free)
+        .add_controller_from("made", move || {
+            Controller::builder(unique("made"), shared.clone())
+                .for_object(&informer)
+                .options(ControllerOptions {
+                    needs_leadership: false,
+                    ..ControllerOptions::default()
+                })
+                .build()
+        });
+    let (directory, handle) = (manager.directory(), manager.handle());
+    let readiness = readiness(&directory);
+    let ready = || {
+        let request = PageRequest {
+            subpath: "controllers",
+            query: "",
+        };
+        readiness.answer(&request).status.is_success()
+    };
+    assert!(!ready(), "those two count on a standby as well");
+    let stop = CancellationToken::new();
+    let (result, ()) = tokio::join!(manager.run(stop.clone()), async {
+        handle.add_controller(bound).unwrap();
+        pass(ms(5_000)).await;
+        assert!(!directory.is_leader());
+        assert_eq!(directory.controllers().len(), 3, "all are on record");
+        let needs: Vec<_> = directory
+            .controllers()
+            .iter()
+            .map(|controller| controller.needs_leadership())
+            .collect();
+        assert_eq!(needs, [true, false, false], "by name: bound, free, made");
+        assert_eq!(free_runs.names(), ["a"]);
+        assert_eq!(made.names(), ["a"]);
+        assert!(bound_runs.calls().is_empty());
+        assert!(ready());
+        pass(ms(20_000)).await;
+        assert!(directory.is_leader());
+        assert_eq!(bound_runs.names(), ["a"]);
+        leases.set_away(true);
+        pass(ms(15_000)).await;
+        scene.add(config("b", 2));
+        pass(ms(1)).await;
+        assert_eq!(free_runs.names(), ["a", "b"], "no term ends it");
+        assert_eq!(bound_runs.names(), ["a"]);
+        stop.cancel();
+    });
+    result.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -505,7 +634,8 @@ async fn c49_a_manager_that_rejoins_leads_again_with_fresh_workers() {
     let manager = Manager::new(grace(30))
         .with_election(elector(&leases, "me", true))
         .add_informer(&scene.informer)
-        .add_controller_from(name.clone(), move || {
+        // Any name does for messages; the controllers have their own.
+        .add_controller_from("controllers of configs", move || {
             *count.lock().unwrap() += 1;
             Controller::builder(name.clone(), shared.clone())
                 .for_object(&informer)
@@ -529,10 +659,77 @@ async fn c49_a_manager_that_rejoins_leads_again_with_fresh_workers() {
         assert!(directory.is_leader());
         assert!(reconciler.calls().len() > lost + 3);
         assert_eq!(*made.lock().unwrap(), 2);
+        assert_eq!(directory.controllers().len(), 1, "that of the present term");
         stop.cancel();
     });
     result.unwrap();
     assert_eq!(leases.holder(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c09_c49_a_controller_made_for_each_term_warms_up_before_each() {
+    let leases = Leases::default();
+    leases.hold("other");
+    let scene = Scene::listing(vec![config("a", 1), config("b", 1)]);
+    let reconciler = Scripting::answering(|_, _| Ok(Action::Done));
+    let (informer, shared, name) = (scene.informer.clone(), reconciler.clone(), unique("warm"));
+    let manager = Manager::new(grace(30))
+        .with_election(elector(&leases, "me", true))
+        .add_informer(&scene.informer)
+        .add_controller_from("warm", move || {
+            Controller::builder(name.clone(), shared.clone())
+                .for_object(&informer)
+                .options(ControllerOptions {
+                    warm_up: true,
+                    ..ControllerOptions::default()
+                })
+                .build()
+        });
+    let (directory, stop) = (manager.directory(), CancellationToken::new());
+    let waits = |depth| {
+        let [controller] = &directory.controllers()[..] else {
+            panic!("one controller")
+        };
+        assert!(!directory.is_leader());
+        assert!(controller.has_synced());
+        assert_eq!(controller.queue().depth, depth);
+    };
+    let (result, ()) = tokio::join!(manager.run(stop.clone()), async {
+        pass(ms(5_000)).await;
+        waits(2);
+        assert!(reconciler.calls().is_empty());
+        pass(ms(20_000)).await;
+        assert_eq!(reconciler.names().len(), 2);
+        leases.set_away(true);
+        pass(ms(15_000)).await;
+        scene.add(config("c", 2));
+        pass(ms(1)).await;
+        waits(3);
+        assert_eq!(reconciler.names().len(), 2, "no work without the Lease");
+        leases.set_away(false);
+        pass(ms(20_000)).await;
+        assert!(directory.is_leader());
+        assert_eq!(reconciler.names().len(), 5, "everything anew");
+        assert_eq!(scene.informer.queue_lengths().len(), 1, "one handler");
+        stop.cancel();
+    });
+    result.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn c49_a_controller_that_cannot_be_made_is_told_before_this_process_leads() {
+    let leases = Leases::default();
+    leases.hold("other");
+    let manager = Manager::default()
+        .with_election(elector(&leases, "me", true))
+        .add_controller_from("sourceless", || {
+            let reconciler = Scripting::answering(|_, _| Ok(Action::Done));
+            Controller::builder(unique("sourceless"), reconciler).build()
+        });
+    let error = manager.run(CancellationToken::new()).await.unwrap_err();
+    let text = error.to_string();
+    assert_eq!(text, "controller sourceless failed");
+    assert_eq!(leases.holder(), "other");
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,8 @@ mod own_writes;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod readme;
+#[cfg(test)]
 mod real;
 #[cfg(test)]
 mod results;

@@ -13,7 +13,7 @@ use kube_core::Status;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Answer, Scene, Scripting, config, ms, pass, unique};
+use crate::support::{Answer, Scene, Scripting, config, key, ms, pass, unique};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -125,8 +125,12 @@ async fn k6_a_reconcile_longer_than_the_grace_time_is_dropped_and_named() {
         panic!("{result:?}")
     };
     assert_eq!(grace.as_secs(), 30);
-    assert_eq!(running.len(), 1, "{running:?}");
-    assert!(running[0].starts_with("controller stuck-"), "{running:?}");
+    let [dropped] = &running[..] else {
+        panic!("{running:?}")
+    };
+    assert!(dropped.name.starts_with("controller stuck-"), "{dropped}");
+    assert_eq!(dropped.keys, [key("a")]);
+    assert!(dropped.to_string().ends_with(" (ns/a)"), "{dropped}");
     assert!(scene.informer.is_stopped());
 }
 

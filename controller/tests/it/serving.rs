@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use controller::election::{ElectionOptions, Elector};
 use controller::server::{
-    Diagnostics, HttpServer, MetricsPage, ServerOptions, liveness, readiness,
+    Diagnostics, Endpoint as _, HttpServer, MetricsPage, PageRequest, ServerOptions, liveness,
+    readiness,
 };
 use controller::{Action, Controller, ControllerOptions, Manager, ManagerHandle, ReconcileError};
 use informer::source;
@@ -21,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::leases::Leases;
-use crate::support::{Answer, Scene, Scripting, object, unique};
+use crate::support::{Answer, Scene, Scripting, config, ms, object, pass, unique};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const CONTENT: &str = "hunter2";
@@ -129,7 +130,8 @@ impl Serving {
     }
 }
 
-/// Runs of `slow-…` end when they are told to, of `bad-…` with an error, of others well.
+/// Runs of `slow-…` end when they are told to, of `bad-…` with an error, of `never-…` with one that is not
+/// retried, of others well.
 fn reconciler(release: &CancellationToken) -> Scripting {
     let release = release.clone();
     Scripting::new(move |key, ctx, _| {
@@ -144,9 +146,20 @@ fn reconciler(release: &CancellationToken) -> Scripting {
             if key.name().starts_with("bad-") {
                 return Err(ReconcileError::retry(std::io::Error::other("no luck")));
             }
+            if key.name().starts_with("never-") {
+                return Err(ReconcileError::terminal("no way"));
+            }
             Ok(Action::Done)
         }
     })
+}
+
+/// What a controller's state says of a key that fails; null if it does not.
+fn failing<'a>(controller: &'a Value, name: &str) -> &'a Value {
+    let key = format!("ns/{name}");
+    let failing = controller["failing"].as_array();
+    let found = failing.and_then(|all| all.iter().find(|one| one["key"] == *key));
+    found.unwrap_or(&Value::Null)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,16 +245,64 @@ async fn c36_the_metrics_page_has_controllers_queues_election_and_process() {
     serving.end().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn c07_of_controllers_that_share_a_name_each_is_seen() {
+    let scene = Scene::listing(vec![config("a", 1)]);
+    let name = unique("shared");
+    let build = |reconciler, workers| {
+        Controller::builder(name.clone(), reconciler)
+            .for_object(&scene.informer)
+            .options(ControllerOptions {
+                workers,
+                stuck_after: Some(ms(1_000)),
+                unique_name: false,
+                ..ControllerOptions::default()
+            })
+            .build()
+            .unwrap()
+    };
+    let stuck = build(Scripting::new(|_, _, _| pending::<Answer>()), 2);
+    let well = build(Scripting::answering(|_, _| Ok(Action::Done)), 3);
+    let manager = Manager::default()
+        .add_informer(&scene.informer)
+        .add_controller(stuck)
+        .add_controller(well);
+    let directory = manager.directory();
+    let mut running = JoinSet::new();
+    running.spawn(manager.run(CancellationToken::new()));
+    pass(ms(2_000)).await;
+    let request = PageRequest {
+        subpath: "",
+        query: "",
+    };
+    assert_eq!(liveness(&directory).answer(&request).status.as_u16(), 500);
+    let page = MetricsPage::of(&directory).answer(&request).body;
+    for (series, value) in [
+        ("max_concurrent_reconciles", 5),
+        ("active_workers", 1),
+        ("reconcile_time_seconds_count", 1),
+    ] {
+        let series = format!("controller_runtime_{series}{{controller=\"{name}\"}}");
+        let lines: Vec<_> = page.lines().filter(|l| l.starts_with(&series)).collect();
+        assert_eq!(lines, [format!("{series} {value}")], "one line of both");
+    }
+    let state = Diagnostics::of(&directory).state();
+    let shown = state["controllers"].as_array().unwrap();
+    let workers: Vec<_> = shown.iter().map(|one| &one["workers"]).collect();
+    assert_eq!(workers, [2, 3]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_diagnostics_show_caches_queues_running_and_failing_keys_and_no_content() {
     let release = CancellationToken::new();
-    let names = ["slow-1", "bad-1", "good-1"];
+    let names = ["slow-1", "bad-1", "never-1", "good-1"];
     let serving = Serving::start(&names, None, reconciler(&release));
     let body = serving
         .until("/debug/state", |_, body| {
             let state: Value = serde_json::from_str(body).unwrap();
             let controller = &state["controllers"][0];
-            controller["failing"][0]["attempts"].as_u64() > Some(2)
+            failing(controller, "bad-1")["attempts"].as_u64() > Some(2)
+                && !failing(controller, "never-1").is_null()
                 && controller["results"]["success"] == 1
                 && controller["running"]
                     .as_array()
@@ -259,7 +320,7 @@ async fn the_diagnostics_show_caches_queues_running_and_failing_keys_and_no_cont
     let informer = &state["informers"][0];
     assert_eq!(
         (&informer["kind"], &informer["objects"]),
-        (&"Secret".into(), &3.into())
+        (&"Secret".into(), &4.into())
     );
     assert_eq!(informer["resourceVersion"], "1000");
     assert_eq!(informer["lag"][&serving.name], 0);
@@ -272,12 +333,17 @@ async fn the_diagnostics_show_caches_queues_running_and_failing_keys_and_no_cont
             .iter()
             .any(|run| { run["key"] == "ns/slow-1" && run["ageSeconds"].as_f64().unwrap() >= 0.0 })
     );
-    let failing = &controller["failing"][0];
-    assert_eq!(failing["key"], "ns/bad-1");
-    assert!(failing["nextDueSeconds"].is_number(), "{failing}");
-    assert!(
-        failing["lastError"].as_str().unwrap().contains("no luck"),
-        "{failing}"
+    let bad = failing(controller, "bad-1");
+    assert!(bad["nextDueSeconds"].is_number(), "{bad}");
+    assert_eq!(
+        (&bad["terminal"], &bad["lastError"]),
+        (&false.into(), &"no luck".into())
+    );
+    let never = failing(controller, "never-1");
+    assert!(never["nextDueSeconds"].is_null(), "{never}");
+    assert_eq!(
+        (&never["terminal"], &never["lastError"]),
+        (&true.into(), &"no way".into())
     );
     assert_eq!(controller["queue"]["failing"], 1);
     serving.end().await;

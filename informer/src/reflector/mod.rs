@@ -58,10 +58,13 @@ pub enum OnMalformed {
     Fail,
 }
 
+/// Longest wait for a kind that the server does not know: once it is there somebody counts on it.
+const MISSING_KIND_WAIT: Duration = Duration::from_secs(10);
+
 /// What happens when the server does not know the kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMissingKind {
-    /// It is asked again after a wait, until the kind appears.
+    /// It is asked again after a wait, of 10 s at most, until the kind appears.
     #[default]
     Retry,
     /// The informer ends with [`Error::KindMissing`](crate::Error::KindMissing).
@@ -221,6 +224,10 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
 
     async fn pause(&mut self, error: &ReflectorError) {
         let wait = self.backoff.step(Instant::now(), self.dice.random());
+        let wait = match error.cause() {
+            Cause::NotFound => wait.min(MISSING_KIND_WAIT),
+            _ => wait,
+        };
         let asked = error.retry_after().map(|asked| asked.min(MAX_ASKED));
         self.asked_waits = if asked.is_some() {
             self.asked_waits + 1
