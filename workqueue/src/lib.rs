@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod core;
+mod deadlines;
 mod delay;
 mod drain;
 mod error;

@@ -109,8 +109,9 @@ pub enum Origin {
     /// It is the outcome of a run, such as a retry: any later run makes it pointless.
     #[default]
     Result,
-    /// Somebody asked to be called at that time: it stays pending whatever is added at once. A key has one
-    /// deadline, so one that is due earlier stands for this one too.
+    /// Somebody asked to be called at that time: it stays pending whatever is added at once, and
+    /// whatever result is due before it. Of several reminders of a key the earliest holds, and it
+    /// stands for results that are not due before it.
     Reminder,
 }
 
@@ -126,6 +127,8 @@ pub struct AddOptions {
     pub priority: Option<i32>,
     /// What the deadline is, if the add has one.
     pub origin: Origin,
-    /// Let a deadline that is later than the pending one replace it.
+    /// Let a deadline that is later than the pending one of the same origin replace it.
     pub replace: bool,
+    /// Leave a wait out of the number of retries in the metrics: it is none.
+    pub uncounted: bool,
 }

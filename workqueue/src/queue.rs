@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use crate::{
     KeyId,
     clock::{Clock, Epoch, saturating_nanos},
+    deadlines::Deadline,
     delay::Advance,
     drain::{self, Drain, DrainOptions, Drains},
     error::Error,
@@ -158,7 +159,7 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
 
     /// Asks for a run of the key once `delay` has passed; at once if it is zero.
     ///
-    /// Of several deadlines of a key the earliest holds. Never waits, however many deadlines are
+    /// Of several deadlines of a key the earliest holds (but see [`Origin::Reminder`]). Never waits, however many deadlines are
     /// pending; ignored after shutdown. O(1), amortised.
     ///
     /// ```
@@ -231,7 +232,7 @@ impl<K: QueueKey, O: Order<K>> WorkQueue<K, O> {
         self.shared.add_with(key, hash, options);
     }
 
-    /// Drops the pending deadline of a key. Returns whether there was one.
+    /// Drops the pending deadline of a key, a reminder behind it too. Returns whether there was one.
     pub fn cancel_after(&self, key: &K) -> bool {
         let key = KeyRef::from(key);
         let part = self.shared.part(key.hash());
@@ -459,13 +460,13 @@ impl<K: QueueKey, O: Order<K>> Shared<K, O> {
             flags.set(Flags::REMINDER);
         }
         let now = now.unwrap_or_else(|| self.now());
-        let deadline = now.saturating_add(saturating_nanos(wait)).min(NEVER - 1);
+        let at = now.saturating_add(saturating_nanos(wait)).min(NEVER - 1);
         let delay = Delay {
             now,
-            deadline,
-            flags,
+            deadline: Deadline { at, flags },
             counted,
             replace: options.replace,
+            retry: !options.uncounted,
         };
         let part = self.part(hash);
         let mut shard = self.lock(part);

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use crate::{
     KeyId, OnAdd,
     core::{Core, Wanted},
+    deadlines::{Deadline, Deadlines, Later},
     delay::{Advance, Wheel},
     inbox::Add,
     key::{IntoKey, KeyRef},
@@ -20,6 +21,8 @@ const STEP: usize = 256;
 pub(crate) struct Shard<K, O: Order<K>> {
     pub(crate) core: Core<K, O>,
     pub(crate) wheel: Wheel,
+    /// Reminders of keys that wait in the wheel for something else first.
+    later: Later,
     pub(crate) recorder: Option<Box<Recorder>>,
     rules: Rules,
     shut: bool,
@@ -58,13 +61,13 @@ impl Effects {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Delay {
     pub(crate) now: u64,
-    pub(crate) deadline: u64,
-    /// `REMINDER` and `BACKOFF` as they apply.
-    pub(crate) flags: Flags,
+    pub(crate) deadline: Deadline,
     /// `COUNTED` or nothing.
     pub(crate) counted: Flags,
-    /// Take this deadline even if it is later than the pending one.
+    /// Take this deadline even if it is later than the pending one of its kind.
     pub(crate) replace: bool,
+    /// Whether it is a retry for the metrics.
+    pub(crate) retry: bool,
 }
 
 /// A key on its way to a worker.
@@ -95,6 +98,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         Self {
             core: Core::new(order),
             wheel: Wheel::new(),
+            later: Later::new(),
             recorder,
             rules,
             shut: false,
@@ -132,7 +136,8 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
                 return Effects::ready(fired);
             }
             if self.rules.on_add == OnAdd::Supersede && !flags.any(Flags::REMINDER) {
-                self.stop_waiting(id);
+                self.leave_wheel(id);
+                self.remind(id, &now);
             }
         }
         if wanted {
@@ -205,9 +210,34 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         usize::from(wanted == Wanted::Ready)
     }
 
-    fn stop_waiting(&mut self, id: KeyId) {
+    fn leave_wheel(&mut self, id: KeyId) {
         self.wheel.remove(&mut self.core.slab, id);
         self.core.flags_mut(id).clear(Flags::DEADLINE);
+    }
+
+    fn enter_wheel(&mut self, id: KeyId, now: u64, deadline: Deadline) {
+        self.wheel.insert(&mut self.core.slab, id, now, deadline.at);
+        let flags = self.core.flags_mut(id);
+        flags.set(Flags::DELAYED);
+        flags.set(deadline.flags);
+    }
+
+    /// Drops all deadlines of a key.
+    fn stop_waiting(&mut self, id: KeyId) {
+        self.leave_wheel(id);
+        self.later.take(id);
+    }
+
+    /// Lets a wanted key whose result's deadline is over wait for its reminder, if it has one; the
+    /// run to come stands for one that is due.
+    #[inline]
+    fn remind(&mut self, id: KeyId, now: impl Fn() -> u64) {
+        if let Some(reminder) = self.later.take(id) {
+            let now = now();
+            if reminder.at > now {
+                self.enter_wheel(id, now, reminder);
+            }
+        }
     }
 
     /// Adds a key when a deadline has come.
@@ -223,12 +253,14 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
         }
         let fired = self.catch_up(|| delay.now);
         let (id, known) = self.core.intern(key, hash);
-        if let Some(recorder) = &mut self.recorder {
+        if delay.retry
+            && let Some(recorder) = &mut self.recorder
+        {
             recorder.retried();
         }
         let flags = self.merge(id, known, priority, delay.counted);
         self.touch(id, flags, delay.now);
-        let reminder = delay.flags.any(Flags::REMINDER);
+        let reminder = delay.deadline.flags.any(Flags::REMINDER);
         if flags.any(Flags::WANTED) && self.rules.on_add == OnAdd::Supersede && !reminder {
             // The run to come stands for this one too.
             return Effects::ready(fired);
@@ -242,33 +274,37 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
     /// Sets or merges the key's deadline; returns it if it is now the earliest of all.
     fn schedule(&mut self, id: KeyId, delay: Delay) -> Option<u64> {
         let before = self.wheel.next();
-        let flags = self.core.flags(id);
-        let mut kept = Flags::default();
-        if flags.any(Flags::DELAYED) {
-            if flags.any(Flags::REMINDER) {
-                kept.set(Flags::REMINDER);
+        let mut first = delay.deadline;
+        if self.core.flags(id).any(Flags::DELAYED) {
+            let pending = self.pending(id);
+            let merged = pending.with(delay.deadline, delay.replace);
+            if merged.later != pending.later {
+                self.later.set(id, merged.later);
             }
-            let pending = self.core.slab.meta(id).deadline;
-            if pending <= delay.deadline && !delay.replace {
-                if delay.flags.any(Flags::REMINDER) {
-                    self.core.flags_mut(id).set(Flags::REMINDER);
-                }
+            if merged.first == pending.first {
                 return None;
             }
-            self.stop_waiting(id);
+            self.leave_wheel(id);
+            first = merged.first;
         }
-        self.wheel
-            .insert(&mut self.core.slab, id, delay.now, delay.deadline);
-        let flags = self.core.flags_mut(id);
-        flags.set(Flags::DELAYED);
-        flags.set(kept);
-        flags.set(delay.flags);
-        let sooner = before.is_none_or(|before| delay.deadline < before);
-        sooner.then_some(delay.deadline)
+        self.enter_wheel(id, delay.now, first);
+        let sooner = before.is_none_or(|before| first.at < before);
+        sooner.then_some(first.at)
     }
 
-    /// Drops a pending deadline, which must not be due. Returns whether there was one, and the key
-    /// if it is forgotten.
+    /// What a delayed key waits for.
+    fn pending(&self, id: KeyId) -> Deadlines {
+        let meta = self.core.slab.meta(id);
+        let first = Deadline {
+            at: meta.deadline,
+            flags: meta.flags.only(Flags::ORIGIN),
+        };
+        let later = self.later.of(id);
+        Deadlines { first, later }
+    }
+
+    /// Drops the pending deadlines of a key, which must not be due. Returns whether there were any,
+    /// and the key if it is forgotten.
     pub(crate) fn cancel_after(&mut self, key: KeyRef<'_, K>) -> (bool, Option<K>) {
         match self.core.find(key) {
             Some(id) if self.core.flags(id).any(Flags::DELAYED) => {
@@ -315,6 +351,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
             let deadline = self.core.slab.meta(*id).deadline;
             self.core.flags_mut(*id).clear(Flags::DEADLINE);
             fired += self.want(*id, deadline);
+            self.remind(*id, || now);
         }
         (fired, advance)
     }
@@ -390,6 +427,7 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
     /// Returns the keys that are forgotten, to be dropped without the lock.
     pub(crate) fn shut_down(&mut self, keep_until: Option<u64>) -> Vec<K> {
         self.shut = true;
+        self.later.cut(keep_until);
         let mut dropped = Vec::new();
         self.core.slab.for_each(|id, meta| {
             let delayed = meta.flags.any(Flags::DELAYED);

@@ -55,7 +55,7 @@ impl fmt::Debug for KeyId {
 /// What the queue keeps with a key; `S` is the order policy's part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meta<S> {
-    /// When the pending delayed add is due, in nanoseconds since the queue was made.
+    /// When the wait in the wheel is over, in nanoseconds since the queue was made.
     pub(crate) deadline: u64,
     pub(crate) hash: u64,
     /// Neighbours in the delay wheel; the next free entry while the entry is vacant.
@@ -81,9 +81,9 @@ impl Flags {
     pub(crate) const DIRTY: Self = Self(1 << 2);
     /// Waits in the delay wheel.
     pub(crate) const DELAYED: Self = Self(1 << 3);
-    /// The pending deadline is a reminder that an immediate add must not drop.
+    /// The deadline in the wheel is a reminder, which an immediate add must not drop.
     pub(crate) const REMINDER: Self = Self(1 << 4);
-    /// The pending deadline came from the rate limiter.
+    /// The deadline in the wheel came from the rate limiter.
     pub(crate) const BACKOFF: Self = Self(1 << 5);
     /// The limiter has counted a failure since the last run began.
     pub(crate) const COUNTED: Self = Self(1 << 6);
@@ -95,12 +95,19 @@ impl Flags {
     pub(crate) const PENDING: Self = Self(Self::READY.0 | Self::DIRTY.0 | Self::DELAYED.0);
     /// Asked for and not yet handed out.
     pub(crate) const WANTED: Self = Self(Self::READY.0 | Self::DIRTY.0);
+    /// Where the deadline in the wheel comes from.
+    pub(crate) const ORIGIN: Self = Self(Self::REMINDER.0 | Self::BACKOFF.0);
     /// What goes with a deadline.
-    pub(crate) const DEADLINE: Self = Self(Self::DELAYED.0 | Self::REMINDER.0 | Self::BACKOFF.0);
+    pub(crate) const DEADLINE: Self = Self(Self::DELAYED.0 | Self::ORIGIN.0);
 
     #[inline]
     pub(crate) fn any(self, of: Self) -> bool {
         self.0 & of.0 != 0
+    }
+
+    #[inline]
+    pub(crate) fn only(self, of: Self) -> Self {
+        Self(self.0 & of.0)
     }
 
     #[inline]

@@ -24,7 +24,7 @@ use loom::{
 };
 use tokio::time::Instant;
 use workqueue::{
-    Item, QueueOptions, WorkQueue,
+    AddOptions, Item, Origin, QueueOptions, WorkQueue,
     clock::{Clock, Sleep},
 };
 
@@ -234,6 +234,36 @@ fn w90_a_deadline_reaches_a_worker_that_waits_already_or_comes_later() {
             assert_eq!(worker.join().unwrap(), 0);
         });
     }
+}
+
+#[test]
+fn w90_a_reminder_behind_a_result_reaches_a_worker_too() {
+    model(3, || {
+        let (queue, clock) = queue(1);
+        let step = Duration::from_millis(1);
+        queue.add_with(
+            0,
+            AddOptions {
+                after: Some(2 * step),
+                origin: Origin::Reminder,
+                ..AddOptions::default()
+            },
+        );
+        let worker = {
+            let queue = queue.clone();
+            thread::spawn(move || *block_on(queue.get()).unwrap())
+        };
+        queue.add_after(0, step);
+        clock.advance(step);
+        assert_eq!(worker.join().unwrap(), 0);
+        let worker = {
+            let queue = queue.clone();
+            thread::spawn(move || *block_on(queue.get()).unwrap())
+        };
+        clock.advance(step);
+        assert_eq!(worker.join().unwrap(), 0);
+        assert_eq!(queue.delayed(), 0);
+    });
 }
 
 #[test]

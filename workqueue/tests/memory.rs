@@ -8,7 +8,7 @@ use std::{
 };
 
 use workqueue::{
-    AddOptions, FairQueue, PriorityQueue, QueueOptions, WorkQueue,
+    AddOptions, FairQueue, Origin, PriorityQueue, QueueOptions, WorkQueue,
     clock::ManualClock,
     limiter::ItemExponential,
     metrics::Registry,
@@ -185,6 +185,15 @@ fn w88_nothing_is_allocated_for_a_known_key() {
                 queue.add(key);
                 queue.add(key);
                 queue.add_after(key, Duration::from_secs(999_999));
+                let after = Some(Duration::from_secs(1_000_000));
+                queue.add_with(
+                    key,
+                    AddOptions {
+                        after,
+                        origin: Origin::Reminder,
+                        ..AddOptions::default()
+                    },
+                );
             }
             for _ in 0..100 {
                 let item = queue.try_get().unwrap();

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 use workqueue::{
-    AddOptions, OnAdd, Origin, QueueOptions, WorkQueue,
+    AddOptions, DrainOptions, OnAdd, Origin, QueueOptions, WorkQueue,
     clock::{Clock, ManualClock, Sleep},
 };
 
@@ -211,35 +211,167 @@ fn w24_a_result_for_a_key_that_is_wanted_already_is_superseded_too() {
     assert_eq!(take_all(&queue), ["a"]);
 }
 
-#[test]
-fn w24_a_reminder_merged_with_a_result_stays_a_reminder() {
+fn superseding() -> (WorkQueue<&'static str>, ManualClock) {
     let (options, clock) = options();
     let options = QueueOptions {
         on_add: Some(OnAdd::Supersede),
         ..options
     };
-    let queue = WorkQueue::new(options).unwrap();
-    queue.add_with(
-        "a",
-        AddOptions {
-            origin: Origin::Reminder,
-            ..after(ms(20))
-        },
-    );
-    queue.add_after("a", ms(10));
+    (WorkQueue::new(options).unwrap(), clock)
+}
+
+fn remind_after(delay: u64) -> AddOptions {
+    AddOptions {
+        origin: Origin::Reminder,
+        ..after(ms(delay))
+    }
+}
+
+/// A reminder at 20 ms and a result at 10 ms, of one key, in either order.
+fn a_reminder_behind_a_result(queue: &WorkQueue<&'static str>, key: &'static str, first: bool) {
+    if first {
+        queue.add_with(key, remind_after(20));
+    }
+    queue.add_after(key, ms(10));
+    if !first {
+        queue.add_with(key, remind_after(20));
+    }
+}
+
+#[test]
+fn w24_a_reminder_keeps_its_time_beside_a_result_that_is_due_before_it() {
+    for first in [true, false] {
+        for (queue, clock) in [queue(), superseding()] {
+            a_reminder_behind_a_result(&queue, "a", first);
+            assert_eq!(queue.delayed(), 1, "one key");
+            clock.advance(ms(10));
+            assert_eq!(take_all(&queue), ["a"], "the result");
+            assert_eq!(queue.delayed(), 1);
+            clock.advance(ms(9));
+            assert_eq!(take_all(&queue), [""; 0]);
+            clock.advance(ms(1));
+            assert_eq!(take_all(&queue), ["a"], "the reminder");
+            assert_eq!(queue.delayed(), 0);
+        }
+    }
+}
+
+#[test]
+fn w24_a_result_before_a_reminder_is_superseded_and_runs_once() {
+    for first in [true, false] {
+        let (queue, clock) = superseding();
+        a_reminder_behind_a_result(&queue, "a", first);
+        queue.add("a");
+        assert_eq!(take_all(&queue), ["a"]);
+        clock.advance(ms(19));
+        assert_eq!(take_all(&queue), [""; 0], "one cause, one run");
+        clock.advance(ms(1));
+        assert_eq!(take_all(&queue), ["a"]);
+    }
+}
+
+#[test]
+fn w24_a_run_that_begins_after_both_deadlines_stands_for_both() {
+    let (queue, clock) = superseding();
+    a_reminder_behind_a_result(&queue, "a", true);
+    queue.add_after("b", ms(15));
+    clock.advance(ms(20));
+    assert_eq!(take_all(&queue), ["a", "b"]);
+    clock.advance(ms(1000));
+    assert_eq!(take_all(&queue), [""; 0]);
+}
+
+#[test]
+fn w24_a_key_put_back_from_its_run_keeps_its_reminder() {
+    let (queue, clock) = superseding();
+    queue.add_with("a", remind_after(60_000));
+    for _ in 0..3 {
+        queue.add("a");
+        let item = queue.try_get().unwrap();
+        item.add_after(ms(5));
+        drop(item);
+        clock.advance(ms(5));
+        assert_eq!(take_all(&queue), ["a"]);
+    }
+    clock.advance(ms(60_000 - 16));
+    assert_eq!(take_all(&queue), [""; 0]);
+    clock.advance(ms(1));
+    assert_eq!(take_all(&queue), ["a"]);
+}
+
+#[test]
+fn w24_w25_cancel_and_shutdown_drop_a_reminder_behind_a_result_too() {
+    let (queue, clock) = superseding();
+    a_reminder_behind_a_result(&queue, "a", true);
+    assert!(queue.cancel_after(&"a"));
+    assert_eq!(queue.delayed(), 0);
+    clock.advance(ms(20));
+    assert_eq!(take_all(&queue), [""; 0]);
+    // The next key has the id of the one that was forgotten.
     queue.add_after("b", ms(10));
-    queue.add_with(
-        "b",
-        AddOptions {
-            origin: Origin::Reminder,
-            ..after(ms(20))
-        },
-    );
-    queue.add("a");
-    queue.add("b");
-    assert_eq!(take_all(&queue), ["a", "b"]);
     clock.advance(ms(10));
-    assert_eq!(take_all(&queue), ["a", "b"]);
+    assert_eq!(take_all(&queue), ["b"]);
+    assert_eq!(queue.delayed(), 0);
+    a_reminder_behind_a_result(&queue, "c", true);
+    queue.shut_down();
+    clock.advance(ms(20));
+    assert!(queue.try_get().is_none() && queue.delayed() == 0);
+}
+
+#[test]
+fn w12_w24_a_drain_runs_the_reminders_that_are_due_in_its_time() {
+    for (within, runs) in [(9, 0), (19, 1), (20, 2)] {
+        let (queue, clock) = superseding();
+        a_reminder_behind_a_result(&queue, "a", true);
+        let options = DrainOptions {
+            deadline: Some(ms(within)),
+            include_delayed: true,
+        };
+        let mut drain = Task::new(queue.drain(options));
+        let ends_at_once = drain.poll().is_ready();
+        assert_eq!(ends_at_once, runs == 0);
+        let mut ran = 0;
+        for _ in 0..20 {
+            clock.advance(ms(1));
+            ran += take_all(&queue).len();
+        }
+        assert_eq!(ran, runs, "within {within} ms");
+        if !ends_at_once {
+            assert_eq!(drain.output(), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn w25_a_deadline_moved_on_purpose_is_the_one_of_its_origin() {
+    let (queue, clock) = superseding();
+    a_reminder_behind_a_result(&queue, "a", true);
+    let replace = |options| AddOptions {
+        replace: true,
+        ..options
+    };
+    queue.add_with("a", replace(after(ms(15))));
+    queue.add_with("a", replace(remind_after(30)));
+    for (advance, expected) in [(14, 0), (1, 1), (14, 0), (1, 1), (100, 0)] {
+        clock.advance(ms(advance));
+        assert_eq!(take_all(&queue).len(), expected);
+    }
+}
+
+#[test]
+fn w20_a_worker_that_waits_is_woken_for_the_result_and_for_the_reminder() {
+    let (queue, clock) = superseding();
+    let mut worker = Task::waiting(queue.get());
+    a_reminder_behind_a_result(&queue, "a", true);
+    for _ in 0..2 {
+        assert!(worker.poll().is_pending());
+        let before = worker.wakes();
+        clock.advance(ms(10));
+        assert!(worker.wakes() > before);
+        assert_eq!(worker.output().map(|item| *item), Some("a"));
+        worker = Task::new(queue.get());
+    }
+    assert!(worker.poll().is_pending());
 }
 
 #[test]

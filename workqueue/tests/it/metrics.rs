@@ -213,6 +213,24 @@ fn w85_a_queue_without_a_name_registers_nowhere() {
     assert_eq!((m.ready, m.adds), (1, 0));
 }
 
+#[test]
+fn w84_a_wait_that_is_no_retry_is_not_counted_as_one() {
+    let (options, clock) = named();
+    let queue = WorkQueue::new(options).unwrap();
+    queue.add_after("a", ms(10));
+    queue.add_with(
+        "b",
+        AddOptions {
+            uncounted: true,
+            ..after(ms(10))
+        },
+    );
+    assert_eq!((queue.metrics().retries, queue.delayed()), (1, 2));
+    clock.advance(ms(10));
+    assert_eq!(take_all(&queue), ["a", "b"]);
+    assert_eq!(queue.metrics().adds, 2, "when it is ready it counts");
+}
+
 fn by_priority() -> (PriorityQueue<i32>, ManualClock) {
     let (options, clock) = named();
     (
