@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use informer::{Informer, ObjectKey};
+use informer::{Informer, ObjectKey, Synced};
 use kube_core::Resource;
 use workqueue::limiter::{ItemExponential, Jitter, RateLimiter};
 use workqueue::order::Priority;
@@ -20,12 +20,15 @@ use crate::journal::Journal;
 use crate::metrics::Recorder;
 use crate::reconcile::Reconciler;
 use crate::sharding::Sharding;
-use crate::source::{Source, StartSource};
+use crate::source::{Source, StartSource, Track};
 use crate::worker::Workshop;
 use crate::{Controller, ControllerOptions, Queue};
 
-/// Lets own writes be compared with a cache.
-type Reads = Box<dyn FnOnce(&OwnWrites) + Send>;
+/// A cache that is read.
+struct Read {
+    track: Track,
+    synced: Box<dyn Synced>,
+}
 
 /// State of a [`ControllerBuilder`] whose main kind is not known yet.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ pub struct ControllerBuilder<R, P = NoObject> {
     feeds: Vec<Feed>,
     sharding: Option<Sharding>,
     /// Caches that are read and give no events.
-    read: Vec<Reads>,
+    read: Vec<Read>,
     options: ControllerOptions,
     object: PhantomData<fn() -> P>,
 }
@@ -129,16 +132,18 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
         self
     }
 
-    /// Says that the reconciler reads the cache of `informer`, whose events it does not get: a key runs
-    /// again only when that cache too shows what its last run wrote (see
-    /// [`consistency`](crate::consistency)). Sources count as read without it.
+    /// Says that the reconciler reads the cache of `informer`, whose events it does not get: no key runs
+    /// before that cache too has its initial list, and a key runs again only when it too shows what the
+    /// last run wrote (see [`consistency`](crate::consistency)). Sources count as read without it.
     pub fn reads<K>(mut self, informer: &Informer<K>) -> Self
     where
         K: Resource + Send + Sync + 'static,
     {
         let cache = informer.clone();
-        self.read
-            .push(Box::new(move |own_writes| own_writes.track(cache)));
+        self.read.push(Read {
+            track: Box::new(|own_writes| own_writes.track(cache)),
+            synced: Box::new(informer.clone()),
+        });
         self
     }
 
@@ -173,11 +178,14 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
             return Err(Error::NoSource { name: name.boxed() });
         }
         let own_writes = options.read_your_writes.map(OwnWrites::new).map(Arc::new);
+        let (tracks, read): (Vec<_>, Vec<_>) = self
+            .read
+            .into_iter()
+            .map(|read| (read.track, read.synced))
+            .unzip();
         if let Some(own_writes) = &own_writes {
-            self.sources
-                .iter()
-                .for_each(|source| source.track(own_writes));
-            self.read.into_iter().for_each(|track| track(own_writes));
+            let sources = self.sources.iter().map(|source| source.track());
+            sources.chain(tracks).for_each(|track| track(own_writes));
         }
         let limiter = limiter(&options);
         let queue = queue(&name, Arc::clone(&limiter))?;
@@ -203,6 +211,7 @@ impl<R: Reconciler, P> ControllerBuilder<R, P> {
         Ok(Controller::new(
             intake,
             self.sources,
+            read,
             workshop,
             self.sharding,
         ))

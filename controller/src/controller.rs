@@ -15,7 +15,7 @@ use workqueue::metrics::QueueSnapshot;
 use workqueue::{AddOptions, Origin};
 
 use crate::builder::ControllerBuilder;
-use crate::consistency::OwnWrites;
+use crate::consistency::{Lag, OwnWrites};
 use crate::enqueue::LOW_PRIORITY;
 use crate::error::Error;
 use crate::feed::Feed;
@@ -31,6 +31,8 @@ use crate::worker::Workshop;
 pub struct Controller {
     intake: Arc<Intake>,
     sources: Vec<Box<dyn StartSource>>,
+    /// Caches that are read and give no events.
+    read: Vec<Box<dyn Synced>>,
     workshop: Workshop,
     sharding: Option<Sharding>,
     synced: Arc<AtomicBool>,
@@ -72,12 +74,14 @@ impl Controller {
     pub(crate) fn new(
         intake: Arc<Intake>,
         sources: Vec<Box<dyn StartSource>>,
+        read: Vec<Box<dyn Synced>>,
         workshop: Workshop,
         sharding: Option<Sharding>,
     ) -> Self {
         Self {
             intake,
             sources,
+            read,
             workshop,
             sharding,
             synced: Arc::default(),
@@ -106,7 +110,7 @@ impl Controller {
     }
 
     /// Runs until `stop`: registers with the informers, waits until every handler has seen its
-    /// initial list, then reconciles.
+    /// initial list and every cache that is only read has one, then reconciles.
     ///
     /// On `stop` no further key is taken, the runs under way see [`Context::is_cancelled`] and are
     /// waited for; how long is the caller's matter (see [`Manager`]). Keys still in the queue are
@@ -118,7 +122,7 @@ impl Controller {
     /// and removes the handlers.
     ///
     /// # Errors
-    /// [`Error::SyncTimeout`] names each handler without its initial list, and why. A stop while
+    /// [`Error::SyncTimeout`] names each handler and cache without its initial list, and why. A stop while
     /// waiting is no error. [`Error::Source`] if an informer refuses a handler, [`Error::Feed`],
     /// [`Error::Worker`].
     ///
@@ -154,6 +158,7 @@ impl Controller {
         let Self {
             intake,
             sources,
+            read,
             workshop,
             sharding,
             synced,
@@ -170,9 +175,11 @@ impl Controller {
         // A member leaves the ring after its last run.
         let worked = CancellationToken::new();
         let workers = async {
+            let handlers = handlers.iter().map(|one| one as &dyn Synced);
+            let all: Vec<_> = handlers.chain(read.iter().map(|one| &**one)).collect();
             let started = sync(
                 &intake,
-                &handlers,
+                &all,
                 workshop.options.sync_timeout,
                 &synced,
                 &stop,
@@ -229,14 +236,13 @@ impl sharding::Keys for AllKeysOf<'_> {
 /// Waits for the initial lists and for the leadership; false if `stop` came first.
 async fn sync(
     intake: &Intake,
-    handlers: &[Registration],
+    all: &[&dyn Synced],
     timeout: Duration,
     synced: &AtomicBool,
     stop: &CancellationToken,
     elected: &CancellationToken,
 ) -> Result<bool, Error> {
-    let handlers: Vec<_> = handlers.iter().map(|one| one as &dyn Synced).collect();
-    match wait_until_synced(&handlers, timeout, stop).await {
+    match wait_until_synced(all, timeout, stop).await {
         Wait::Synced => synced.store(true, Ordering::Release),
         Wait::Stopped => return Ok(false),
         Wait::TimedOut(unsynced) => {
@@ -451,7 +457,8 @@ impl ControllerHandle {
     /// Adds a source to a controller that may run already; returns its registration, by which the
     /// caller can wait for its initial list.
     ///
-    /// Workers that run don't wait for that list; before the start, the start does not either.
+    /// Workers that run don't wait for that list; before the start, the start does not either. What runs
+    /// write from the return on is compared with its cache too.
     ///
     /// # Errors
     /// [`Error::Source`] if the informer refuses the handler, [`Error::Stopped`] after the end.
@@ -460,10 +467,13 @@ impl ControllerHandle {
         K: Resource + Send + Sync + 'static,
     {
         let source: Box<dyn StartSource> = Box::new(source);
+        let track = source.track();
+        let registration = self.intake.open(source)?;
+        // Not before: a cache that is refused may never show anything again.
         if let Some(own_writes) = &self.own_writes {
-            source.track(own_writes);
+            track(own_writes);
         }
-        self.intake.open(source)
+        Ok(registration)
     }
 
     /// Number of keys with own writes that the caches are not known to show; 0 where nothing is held
@@ -475,13 +485,22 @@ impl ControllerHandle {
             .map_or(0, |own_writes| own_writes.len())
     }
 
+    /// Keys that a worker would put back now, because a cache is not known to show what their last run
+    /// wrote, with that cache; the one that has waited longest comes first. Looks at all such writes.
+    #[must_use]
+    pub fn held_back(&self) -> Vec<(ObjectKey, Lag)> {
+        self.own_writes
+            .as_ref()
+            .map_or_else(Vec::new, |own_writes| own_writes.held_back())
+    }
+
     /// Asks for a reconcile of `key`, as an event does. Never blocks; without effect after the end.
     pub fn trigger(&self, key: ObjectKey) {
         self.intake.queue.add(key);
     }
 
-    /// Asks for a reconcile of `key` in `after`, whatever events come until then. Where a retry of the key,
-    /// or a wait that its result asked for, is due earlier, that run stands for this one too.
+    /// Asks for a reconcile of `key` in `after`, whatever events, retries and waits of its own results
+    /// come until then. Of several such reminders of a key the earliest holds.
     pub fn trigger_after(&self, key: ObjectKey, after: Duration) {
         let after = Some(after);
         let origin = Origin::Reminder;

@@ -192,6 +192,9 @@ impl<K: 'static, P: Predicate<K>> Predicate<K> for Both<K, P> {
 /// Reads all keys that a source knows of.
 pub(crate) type AllKeys = Box<dyn Fn() -> Vec<ObjectKey> + Send + Sync>;
 
+/// Lets own writes be compared with a cache.
+pub(crate) type Track = Box<dyn FnOnce(&OwnWrites) + Send>;
+
 /// A [`Source`] without its type parameter.
 pub(crate) trait StartSource: Send {
     /// Kind and scope of the objects, for messages.
@@ -201,7 +204,7 @@ pub(crate) trait StartSource: Send {
     fn all_keys(&self) -> Option<AllKeys>;
 
     /// Lets own writes be compared with the informer's cache.
-    fn track(&self, own_writes: &OwnWrites);
+    fn track(&self) -> Track;
 
     /// Registers with the informer; from here on events reach the queue of `intake`.
     fn start(self: Box<Self>, intake: &Arc<Intake>) -> Result<Registration, informer::Error>;
@@ -220,11 +223,11 @@ impl<K: Resource + Send + Sync + 'static> StartSource for Source<K> {
         }))
     }
 
-    fn track(&self, own_writes: &OwnWrites) {
+    fn track(&self) -> Track {
         let cache = self.informer.clone();
         match self.rule {
-            Rule::Itself => own_writes.track_owners(cache),
-            _ => own_writes.track(cache),
+            Rule::Itself => Box::new(|own_writes| own_writes.track_owners(cache)),
+            _ => Box::new(|own_writes| own_writes.track(cache)),
         }
     }
 

@@ -203,7 +203,7 @@ impl Workshop {
         own_writes.map_or(Consistency::Level, |own_writes| own_writes.check(key))
     }
 
-    /// Puts a key back for which it is too early; an event makes it come earlier.
+    /// Puts a key back for which it is too early; an event makes it come earlier. That is no retry.
     fn hold_back(&self, item: &Item<'_>, lag: &Lag) {
         self.recorder.skip_stale();
         debug!(controller = &*self.controller, key = %item.key(), %lag, "own write not shown yet");
@@ -211,6 +211,7 @@ impl Workshop {
             after: Some(lag.look_again()),
             priority: Some(item.priority()),
             origin: Origin::Result,
+            uncounted: true,
             ..AddOptions::default()
         });
     }

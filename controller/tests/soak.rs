@@ -15,6 +15,7 @@ use controller::{
 };
 use devcluster::DevCluster;
 use devcluster::faults::{self, Cut, FaultGuard, Rule, WatchAction};
+use informer::compare_versions;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube_client::Api;
 use kube_client::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -38,12 +39,60 @@ type Seen = Arc<Mutex<BTreeMap<ObjectKey, Option<String>>>>;
 
 struct Look {
     configs: Lister<ConfigMap>,
+    api: Api<ConfigMap>,
     seen: Seen,
+    writes: Arc<Mutex<Writes>>,
     random: Mutex<SmallRng>,
 }
 
+/// What runs have written, and what later ones found in the cache.
+#[derive(Default)]
+struct Writes {
+    /// The version of each key's last write.
+    last: BTreeMap<ObjectKey, String>,
+    /// Runs that came after a write of their key and were not told that the cache is stale.
+    checked: usize,
+    /// Those of them whose cache stood before the write.
+    early: Vec<String>,
+}
+
+impl Look {
+    /// A run begins: its cache shows the last write of its key, or it was told of the lag.
+    fn compare(&self, key: &ObjectKey, ctx: &Context) {
+        let cached = self.configs.resource_version();
+        let mut writes = self.writes.lock().unwrap();
+        let (Some(last), None) = (writes.last.get(key), ctx.stale()) else {
+            return;
+        };
+        if compare_versions(&cached, last).is_none_or(|order| order.is_lt()) {
+            let early = format!("{key}: the cache is at {cached}, the last write at {last}");
+            writes.early.push(early);
+        }
+        writes.checked += 1;
+    }
+
+    /// Writes to the object of `key`, if it is there.
+    async fn write(&self, key: &ObjectKey, ctx: &Context) -> Result<(), ReconcileError> {
+        let patch = Patch::Merge(json!({ "data": { "looked": ctx.id().to_string() } }));
+        let params = PatchParams::default();
+        let answer = match self.api.patch(key.name(), &params, &patch).await {
+            Err(kube_client::Error::Api(status)) if status.is_not_found() => return Ok(()),
+            answer => answer?,
+        };
+        ctx.wrote(&answer);
+        let version = answer.metadata.resource_version.unwrap_or_default();
+        self.writes
+            .lock()
+            .unwrap()
+            .last
+            .insert(key.clone(), version);
+        Ok(())
+    }
+}
+
 impl Reconciler for Look {
-    async fn reconcile(&self, key: &ObjectKey, _: &Context) -> Result<Action, ReconcileError> {
+    async fn reconcile(&self, key: &ObjectKey, ctx: &Context) -> Result<Action, ReconcileError> {
+        self.compare(key, ctx);
         let object = self.configs.get(key);
         let version = object.and_then(|object| object.metadata.resource_version.clone());
         let (takes, luck) = {
@@ -55,6 +104,11 @@ impl Reconciler for Look {
             0 => Err(ReconcileError::retry("out of luck")),
             1 => panic!("very much out of luck"),
             2 => Ok(Action::Requeue),
+            3..=7 => {
+                self.write(key, ctx).await?;
+                // At once: the cache has little time to see it.
+                Ok(Action::RequeueAfter(Duration::ZERO))
+            }
             _ => {
                 self.seen.lock().unwrap().insert(key.clone(), version);
                 Ok(Action::Done)
@@ -152,6 +206,7 @@ struct Watched {
     configs: Informer<ConfigMap>,
     handle: ControllerHandle,
     seen: Seen,
+    writes: Arc<Mutex<Writes>>,
 }
 
 impl Watched {
@@ -211,6 +266,10 @@ impl Watched {
         if (queue.ready, queue.running, queue.delayed, queue.failing) != (0, 0, 0, 0) {
             difference.push(format!("the queue holds {queue:?}"));
         }
+        let unseen = self.handle.unseen_writes();
+        if unseen > 0 {
+            difference.push(format!("{unseen} keys have writes that are not shown"));
+        }
         for (handler, waiting) in self.configs.queue_lengths() {
             if waiting > 0 {
                 difference.push(format!("{waiting} events wait for {handler}"));
@@ -251,9 +310,12 @@ async fn k9_half_an_hour_of_faults_leaves_cache_reconciles_tasks_and_memory_righ
     };
     let configs = Informer::new(cluster.client(), options).unwrap();
     let seen = Seen::default();
+    let writes = Arc::<Mutex<Writes>>::default();
     let look = Look {
         configs: configs.lister(),
+        api: Api::namespaced(cluster.client(), "default"),
         seen: Arc::clone(&seen),
+        writes: Arc::clone(&writes),
         random: Mutex::new(SmallRng::seed_from_u64(seed)),
     };
     let controller = Controller::builder("soak", look)
@@ -268,6 +330,7 @@ async fn k9_half_an_hour_of_faults_leaves_cache_reconciles_tasks_and_memory_righ
         configs: configs.clone(),
         handle: controller.handle(),
         seen,
+        writes,
     };
     let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
     let manager = Manager::default()
@@ -291,6 +354,12 @@ async fn k9_half_an_hour_of_faults_leaves_cache_reconciles_tasks_and_memory_righ
     }
     let metrics = watched.handle.metrics();
     assert!(metrics.panics > 0 && metrics.errors > metrics.panics && metrics.requeue > 0);
+    {
+        let writes = watched.writes.lock().unwrap();
+        assert!(writes.early.is_empty(), "{:#?}", writes.early);
+        assert!(writes.checked > 100, "{} runs", writes.checked);
+    }
+    assert!(metrics.stale_skips > 100, "{} rests", metrics.stale_skips);
     let stats = watched.configs.stats();
     assert!(
         stats.lists > 3 && stats.watches > 10 && stats.errors > 3,

@@ -1,12 +1,11 @@
 //! A cache as far as own writes go: whose kind it shows, how far it has come, what it will show.
 
-use std::collections::BTreeMap;
-
 use informer::{Informer, ObjectKey};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::Resource;
 
 use super::ObservedVersion;
+use super::selector::selects;
 
 /// A cache that own writes are compared with: an [`Informer`], or one of a test's own.
 pub trait Cache: ObservedVersion {
@@ -19,6 +18,12 @@ pub trait Cache: ObservedVersion {
     /// Whether an object of this kind that was just written will be shown, or shown to be gone. What
     /// is not known counts as no, so that nobody waits in vain.
     fn will_show(&self, written: &ObjectMeta) -> bool;
+
+    /// A number that all handles of one cache share and no other cache has while it lives, so that one
+    /// tracked twice counts once; `None`, unless said otherwise, for a cache with one handle.
+    fn identity(&self) -> Option<usize> {
+        None
+    }
 }
 
 impl<K: Resource + Send + Sync + 'static> Cache for Informer<K> {
@@ -47,26 +52,11 @@ impl<K: Resource + Send + Sync + 'static> Cache for Informer<K> {
         // Of an object that it shows, it will tell that it has left as well.
         ObjectKey::from_meta(written).is_some_and(|key| self.lister().get(&key).is_some())
     }
-}
 
-/// Whether a label selector of equalities and names, such as `app=web,tier`, selects these labels; `None` for one with
-/// other parts.
-fn selects(selector: &str, labels: Option<&BTreeMap<String, String>>) -> Option<bool> {
-    let value = |name: &str| labels.and_then(|labels| labels.get(name));
-    let mut all = true;
-    for part in selector.split(',').map(str::trim) {
-        if part.is_empty() || part.contains(['!', '(', ')', ' ', '<', '>']) {
-            return None;
-        }
-        all &= match part.split_once('=') {
-            None => value(part).is_some(),
-            Some((name, wanted)) => {
-                let wanted = wanted.strip_prefix('=').unwrap_or(wanted);
-                value(name).is_some_and(|value| value == wanted)
-            }
-        };
+    fn identity(&self) -> Option<usize> {
+        // All handles lend the scope of the one informer behind them.
+        Some(std::ptr::from_ref(self.scope()).addr())
     }
-    Some(all)
 }
 
 #[cfg(test)]
@@ -76,29 +66,6 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
 
     use super::*;
-
-    #[test]
-    fn k8_a_plain_selector_is_evaluated_and_any_other_is_not_known() {
-        let labels: BTreeMap<_, _> = [("app", "web"), ("tier", "")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into();
-        for (selector, expected) in [
-            ("app=web", Some(true)),
-            ("app==web", Some(true)),
-            ("app=web,tier", Some(true)),
-            ("app=web, tier=", Some(true)),
-            ("app=db", Some(false)),
-            ("app=web,other", Some(false)),
-            ("app!=web", None),
-            ("!other", None),
-            ("app in (web, db)", None),
-            ("app notin (web)", None),
-            ("", None),
-        ] {
-            assert_eq!(selects(selector, Some(&labels)), expected, "{selector:?}");
-        }
-        assert_eq!(selects("app", None), Some(false));
-    }
 
     #[test]
     fn k8_a_cache_shows_what_its_namespace_and_selectors_take_in() {
@@ -115,8 +82,11 @@ mod tests {
             (text("other"), None, None, false),
             (None, text("app=web"), None, true),
             (None, text("app=db"), None, false),
-            (None, text("app in (web)"), None, false),
+            (None, text("app in (web)"), None, true),
+            (None, text("app notin (web)"), None, false),
+            (None, text("app>1"), None, false),
             (None, None, text("metadata.name=a"), false),
+            (None, text("app=web"), text("metadata.name=a"), false),
         ] {
             let options = InformerOptions {
                 namespace,
@@ -129,5 +99,16 @@ mod tests {
             let scope = cache.scope().clone();
             assert_eq!(cache.will_show(&meta("ns", "web")), expected, "{scope:?}");
         }
+    }
+
+    #[test]
+    fn handles_of_one_informer_are_one_cache() {
+        let informer = || -> Informer<ConfigMap> {
+            let options = InformerOptions::default();
+            Informer::from_source("ConfigMap", Scripted::new(), options).unwrap()
+        };
+        let (one, other) = (informer(), informer());
+        assert_eq!(one.identity(), one.clone().identity());
+        assert_ne!(one.identity(), other.identity());
     }
 }

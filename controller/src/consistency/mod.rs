@@ -16,9 +16,10 @@
 //!
 //! # What is waited for
 //! The caches that the controller has as a source, or is told of by
-//! [`ControllerBuilder::reads`]. A write counts for each that caches its kind and will show it; one
-//! with a selector is taken to do so if it shows the object now, or if its labels match. Versions are
-//! compared within one kind only. A write that the cache shows already is not noted, so nothing is
+//! [`ControllerBuilder::reads`]. A write counts for each that caches its kind and will show it. One
+//! with a selector is taken to do so if it shows the object now, or if its label selector takes the
+//! written labels in; one with a field selector, or with a comparison of numbers (`a>1`) among its
+//! labels, only if it shows the object now. Versions are compared within one kind only. A write that the cache shows already is not noted, so nothing is
 //! kept of a controller that lags by less than a run.
 //!
 //! A record ends when the caches have reached it, when the object of the key is gone, or when it has
@@ -59,6 +60,7 @@
 
 mod cache;
 mod own_writes;
+mod selector;
 mod store;
 
 pub use self::cache::Cache;

@@ -76,14 +76,19 @@ impl OwnWrites {
     }
 
     fn add(&self, cache: Arc<dyn Cache>, has_owners: bool) {
-        let id = self.store.track(cache.kind(), Version(Arc::clone(&cache)));
-        let known = Known {
-            cache,
-            id,
-            has_owners,
-        };
         let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
-        *caches = caches.iter().cloned().chain([known]).collect();
+        let mut all = caches.to_vec();
+        let identity = cache.identity();
+        let same = |known: &&mut Known| identity.is_some() && known.cache.identity() == identity;
+        match all.iter_mut().find(same) {
+            Some(known) => known.has_owners |= has_owners,
+            None => all.push(Known {
+                id: self.store.track(cache.kind(), Version(Arc::clone(&cache))),
+                cache,
+                has_owners,
+            }),
+        }
+        *caches = all.into();
     }
 
     fn caches(&self) -> Arc<[Known]> {
@@ -108,8 +113,9 @@ impl OwnWrites {
             return;
         }
         let caches = self.caches();
-        let owners = owners(&caches).map(|known| known.id);
-        for Known { cache, id, .. } in caches.iter() {
+        let of_owners = owner_kind(&caches) == Some(kind);
+        for known in caches.iter() {
+            let Known { cache, id, .. } = known;
             if cache.kind() != kind || !cache.will_show(written) {
                 continue;
             }
@@ -118,7 +124,8 @@ impl OwnWrites {
                 continue;
             }
             self.noted.store(true, Ordering::Release);
-            if owners == Some(*id) && ObjectKey::from_meta(written).as_ref() == Some(key) {
+            let has_owners = known.has_owners && of_owners;
+            if has_owners && ObjectKey::from_meta(written).as_ref() == Some(key) {
                 let uid = written.uid.as_deref().unwrap_or_default();
                 self.store.wrote_itself(key, uid, *id, version);
             } else {
@@ -153,6 +160,14 @@ impl OwnWrites {
         Ok(Context::default().of(Run::new(self, key), stale))
     }
 
+    /// Keys with writes that a cache does not show, by how far it is behind: those that must not run
+    /// now. The one that has waited longest comes first. Looks at all writes that are not known to be
+    /// reached.
+    #[must_use]
+    pub fn held_back(&self) -> Vec<(ObjectKey, Lag)> {
+        self.store.behind()
+    }
+
     /// Number of keys with writes that are not known to be reached.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -166,16 +181,21 @@ impl OwnWrites {
     }
 }
 
-/// The cache whose objects the keys stand for. Where several kinds share their names, it is the first:
-/// an object of another kind has a UID of its own, which says nothing of the first one's.
-fn owners(caches: &[Known]) -> Option<&Known> {
-    caches.iter().find(|known| known.has_owners)
+/// The kind that the keys stand for. Where several kinds share their names, it is the first: an object
+/// of another kind has a UID of its own, which says nothing of the first one's.
+fn owner_kind(caches: &[Known]) -> Option<&str> {
+    let first = caches.iter().find(|known| known.has_owners)?;
+    Some(first.cache.kind())
 }
 
-/// UID of the object that `key` stands for; empty if there is none.
+/// UID of the object that `key` stands for; empty if no cache of its kind has one.
 fn owner_uid(caches: &[Known], key: &ObjectKey) -> String {
-    owners(caches)
-        .and_then(|known| known.cache.uid(key))
+    let kind = owner_kind(caches);
+    let mut owners = caches
+        .iter()
+        .filter(|known| known.has_owners && Some(known.cache.kind()) == kind);
+    owners
+        .find_map(|known| known.cache.uid(key))
         .unwrap_or_default()
 }
 
@@ -272,6 +292,10 @@ mod tests {
         fn will_show(&self, _: &ObjectMeta) -> bool {
             true
         }
+
+        fn identity(&self) -> Option<usize> {
+            Some(Arc::as_ptr(&self.0).addr())
+        }
     }
 
     fn config(version: u32) -> ConfigMap {
@@ -346,6 +370,65 @@ mod tests {
             shown.show(11, gone);
             assert_eq!(writes.check(&key), Consistency::Level, "{gone:?}");
             assert!(writes.is_empty());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_a_record_ends_with_the_object_of_its_key_whichever_scope_has_it() {
+        for gone in [None, Some("another")] {
+            let (writes, first, key) = world();
+            first.show(10, None);
+            let second = Shown::default();
+            second.show(10, Some("u"));
+            writes.track_owners(second.clone());
+            writes.wrote(&key, &config(12));
+            second.show(11, Some("u"));
+            assert!(is_behind(&writes, &key));
+            second.show(11, gone);
+            assert_eq!(writes.check(&key), Consistency::Level, "{gone:?}");
+            assert!(writes.is_empty());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_an_object_made_anew_behind_a_cache_of_a_second_scope_is_waited_for() {
+        let (writes, first, key) = world();
+        first.show(30, None);
+        let second = Shown::default();
+        second.show(10, Some("u"));
+        writes.track_owners(second.clone());
+        let mut successor = config(20);
+        successor.metadata = ObjectMeta {
+            namespace: Some("ns".to_owned()),
+            name: Some("a".to_owned()),
+            uid: Some("successor".to_owned()),
+            ..successor.metadata
+        };
+        writes.wrote(&key, &successor);
+        assert!(is_behind(&writes, &key), "it shows the one before");
+        second.show(20, Some("successor"));
+        assert_eq!(writes.check(&key), Consistency::Level);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn k8_a_cache_tracked_twice_counts_once_and_has_the_owners_if_one_says_so() {
+        let (shown, key) = (Shown::default(), ObjectKey::namespaced("ns", "a"));
+        shown.show(10, Some("u"));
+        for owners_first in [true, false] {
+            let writes = Arc::new(OwnWrites::new(Duration::from_secs(10)));
+            if owners_first {
+                writes.track_owners(shown.clone());
+            }
+            writes.track(shown.clone());
+            if !owners_first {
+                writes.track_owners(shown.clone());
+            }
+            assert_eq!(writes.caches().len(), 1);
+            writes.wrote(&key, &config(12));
+            assert!(is_behind(&writes, &key));
+            shown.show(11, Some("another"));
+            assert_eq!(writes.check(&key), Consistency::Level, "the owner is gone");
+            shown.show(10, Some("u"));
         }
     }
 

@@ -93,9 +93,9 @@ impl fmt::Display for Lag {
 ///
 /// A record lives until the caches have reached it, the key is [cleared](Self::clear), or another
 /// UID comes under the key. Records of keys that are never checked again are swept once the caches
-/// are level with them (or, if that can't be compared, past the cap), each time the number of
-/// records has doubled, so the store holds about as many records as there are keys with writes the
-/// caches have not yet seen.
+/// are level with them (or, if that can't be compared, past the cap; or else 60 caps after the write:
+/// that cache does not run any more), each time the number of records has doubled. So the store holds
+/// about as many records as there are keys with writes of late that the caches have not yet seen.
 ///
 /// Cost: a check or write is one look-up in a sharded map plus one comparison for each kind
 /// written; a sweep touches all records and is amortised by the writes before it.
@@ -119,8 +119,8 @@ struct Record {
     uid: Arc<str>,
     /// At most one for each cache.
     writes: Vec<Write>,
-    /// The last write to the object itself.
-    itself: Option<Write>,
+    /// The last write to the object itself, for each cache that may have it.
+    itself: Vec<Write>,
 }
 
 #[derive(Debug, Clone)]
@@ -132,6 +132,9 @@ struct Write {
 
 const SOONEST_LOOK: Duration = Duration::from_millis(5);
 const LATEST_LOOK: Duration = Duration::from_secs(1);
+
+/// So many caps after a write a sweep gives up on the cache that has not shown it.
+const GIVE_UP_CAPS: u32 = 60;
 
 /// Fewer records than this are not worth a sweep.
 const SWEEP_FROM: usize = 1024;
@@ -188,7 +191,8 @@ impl ConsistencyStore {
     /// `cache`, and that the server answered with `version`.
     ///
     /// The newest version counts; one that can't be compared replaces the one on record. Another
-    /// `uid` than on record starts a fresh record.
+    /// `uid` than on record starts a fresh record, unless that one is empty: then the object is the one
+    /// that no cache had, and the record becomes that of `uid`.
     ///
     /// # Panics
     /// If `cache` is of another store that knows more caches than this one.
@@ -219,13 +223,14 @@ impl ConsistencyStore {
             .records
             .entry(key.clone())
             .or_insert_with(|| Record::of(uid));
+        record.is_of(uid);
         if &*record.uid != uid {
             *record = Record::of(uid);
         }
         if itself {
-            record.itself = Some(write.clone());
+            put(&mut record.itself, write.clone());
         }
-        record.put(write);
+        put(&mut record.writes, write);
     }
 
     /// Tells whether the caches have reached the writes of `key`.
@@ -243,14 +248,11 @@ impl ConsistencyStore {
         let Entry::Occupied(mut entry) = self.records.entry(key.clone()) else {
             return Consistency::Level;
         };
-        if entry.get().uid.is_empty() && !uid.is_empty() {
-            // Noted while no cache had the object: it is the one that has come.
-            entry.get_mut().uid = uid.into();
-        }
+        entry.get_mut().is_of(uid);
         let is_behind = |write: &Write| {
             standing(seen(&observed, write).as_deref(), &write.version) == Standing::Behind
         };
-        if &*entry.get().uid != uid && !entry.get().itself.as_ref().is_some_and(is_behind) {
+        if &*entry.get().uid != uid && !entry.get().itself.iter().any(is_behind) {
             entry.remove();
             return Consistency::Level;
         }
@@ -262,21 +264,16 @@ impl ConsistencyStore {
             if standing == Standing::Reached {
                 return false;
             }
-            let waited = now - write.at;
-            let remaining = self.cap.saturating_sub(waited);
-            if oldest.as_ref().is_none_or(|lag| remaining < lag.remaining) {
-                oldest = Some(Lag {
-                    cache: caches
-                        .get(write.cache)
-                        .map_or_else(|| "a new source".into(), |cache| Arc::clone(&cache.name)),
-                    written: Arc::clone(&write.version),
-                    observed,
-                    waited,
-                    remaining,
-                });
+            let lag = self.lag(write, &caches, observed, now);
+            let is_over = lag.remaining.is_zero();
+            if oldest
+                .as_ref()
+                .is_none_or(|oldest| lag.waited > oldest.waited)
+            {
+                oldest = Some(lag);
             }
             // What can't be compared is never seen as reached: past the cap it has done its work.
-            standing == Standing::Behind || !remaining.is_zero()
+            standing == Standing::Behind || !is_over
         });
         if entry.get().writes.is_empty() {
             entry.remove();
@@ -286,6 +283,53 @@ impl ConsistencyStore {
             Some(lag) if lag.remaining.is_zero() => Consistency::Overdue(lag),
             Some(lag) => Consistency::Behind(lag),
         }
+    }
+
+    /// How far the cache of a write is behind that.
+    fn lag(
+        &self,
+        write: &Write,
+        caches: &[Known],
+        observed: Option<Arc<str>>,
+        now: Instant,
+    ) -> Lag {
+        let waited = now - write.at;
+        Lag {
+            cache: caches
+                .get(write.cache)
+                .map_or_else(|| "a new source".into(), |cache| Arc::clone(&cache.name)),
+            written: Arc::clone(&write.version),
+            observed,
+            waited,
+            remaining: self.cap.saturating_sub(waited),
+        }
+    }
+
+    /// Keys for which [`check`](Self::check) would answer [`Behind`](Consistency::Behind) under the UID
+    /// on record, the one that has waited longest first. Looks at all records and changes none.
+    #[must_use]
+    pub fn behind(&self) -> Vec<(ObjectKey, Lag)> {
+        let caches = self.caches();
+        let observed = observed(&caches);
+        let now = Instant::now();
+        let lag_of = |record: &Record| {
+            let lags = record.writes.iter().filter_map(|write| {
+                let observed = seen(&observed, write);
+                let reached = standing(observed.as_deref(), &write.version) == Standing::Reached;
+                (!reached).then(|| self.lag(write, &caches, observed, now))
+            });
+            lags.max_by_key(|lag| lag.waited)
+                .filter(|lag| !lag.remaining.is_zero())
+        };
+        let mut behind: Vec<_> = self
+            .records
+            .iter()
+            .filter_map(|record| Some((record.key().clone(), lag_of(record.value())?)))
+            .collect();
+        behind.sort_by(|(a, a_lag), (b, b_lag)| {
+            b_lag.waited.cmp(&a_lag.waited).then_with(|| a.cmp(b))
+        });
+        behind
     }
 
     /// Forgets the writes of `key`: its object is gone.
@@ -316,13 +360,15 @@ impl ConsistencyStore {
         }
         let observed = observed(&self.caches());
         let now = Instant::now();
+        let give_up = self.cap.saturating_mul(GIVE_UP_CAPS);
         self.records.retain(|_, record| {
             record.writes.retain(|write| {
+                let waited = now - write.at;
                 match standing(seen(&observed, write).as_deref(), &write.version) {
                     Standing::Reached => false,
-                    Standing::Behind => true,
+                    Standing::Behind => waited < give_up,
                     // Nothing will ever tell that it was reached.
-                    Standing::Incomparable => now - write.at < self.cap,
+                    Standing::Incomparable => waited < self.cap,
                 }
             });
             !record.writes.is_empty()
@@ -348,23 +394,28 @@ impl Record {
         Self {
             uid: uid.into(),
             writes: Vec::new(),
-            itself: None,
+            itself: Vec::new(),
         }
     }
 
-    fn put(&mut self, write: Write) {
-        match self
-            .writes
-            .iter_mut()
-            .find(|present| present.cache == write.cache)
-        {
-            None => self.writes.push(write),
-            Some(present) => {
-                let order = compare_versions(&present.version, &write.version);
-                // A late answer to an older write must not lower the mark.
-                if order != Some(Ordering::Greater) {
-                    *present = write;
-                }
+    /// Its object is known by `uid`. If it was noted while no cache had the object, it is that one.
+    fn is_of(&mut self, uid: &str) {
+        if self.uid.is_empty() && !uid.is_empty() {
+            self.uid = uid.into();
+        }
+    }
+}
+
+/// Notes the newest write for each cache.
+fn put(writes: &mut Vec<Write>, write: Write) {
+    let same = |present: &&mut Write| present.cache == write.cache;
+    match writes.iter_mut().find(same) {
+        None => writes.push(write),
+        Some(present) => {
+            let order = compare_versions(&present.version, &write.version);
+            // A late answer to an older write must not lower the mark.
+            if order != Some(Ordering::Greater) {
+                *present = write;
             }
         }
     }
@@ -392,310 +443,5 @@ pub(super) fn standing(observed: Option<&str>, written: &str) -> Standing {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const CAP: Duration = Duration::from_secs(5);
-
-    /// Two caches whose versions the test moves.
-    struct World {
-        store: ConsistencyStore,
-        proxies: Tracked,
-        pods: Tracked,
-        versions: Arc<Mutex<[Option<&'static str>; 2]>>,
-    }
-
-    impl World {
-        fn new() -> Self {
-            let versions = Arc::new(Mutex::new([Some("10"), Some("10")]));
-            let store = ConsistencyStore::new(CAP);
-            let [proxies, pods] = [("Proxy", 0), ("Pod", 1)].map(|(name, n)| {
-                let versions = Arc::clone(&versions);
-                store.track(name, move || versions.lock().unwrap()[n].map(Arc::from))
-            });
-            Self {
-                store,
-                proxies,
-                pods,
-                versions,
-            }
-        }
-
-        fn see(&self, cache: Tracked, version: &'static str) {
-            self.versions.lock().unwrap()[cache.0] = Some(version);
-        }
-
-        /// L, B or O, with the name of the cache that lags.
-        fn check(&self, name: &str, uid: &str) -> String {
-            match self.store.check(&key(name), uid) {
-                Consistency::Level => "L".to_owned(),
-                Consistency::Behind(lag) => format!("B {}", lag.cache),
-                Consistency::Overdue(lag) => format!("O {}", lag.cache),
-            }
-        }
-    }
-
-    fn key(name: &str) -> ObjectKey {
-        ObjectKey::namespaced("ns", name)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn k8_a_store_behind_an_own_write_waits_and_goes_when_level() {
-        let world = World::new();
-        assert_eq!(world.check("a", "u"), "L", "no write on record");
-        world.store.wrote(&key("a"), "u", world.proxies, "12");
-        for (version, expected) in [("10", "B Proxy"), ("11", "B Proxy"), ("12", "L")] {
-            world.see(world.proxies, version);
-            assert_eq!(world.check("a", "u"), expected, "{version}");
-            assert_eq!(world.check("b", "u"), "L", "another key goes on");
-        }
-        assert!(world.store.is_empty(), "reaching a write clears it");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn k8_every_kind_written_must_be_level() {
-        let world = World::new();
-        world.store.wrote(&key("a"), "u", world.proxies, "12");
-        world.store.wrote(&key("a"), "u", world.pods, "13");
-        world.see(world.proxies, "100");
-        assert_eq!(
-            world.check("a", "u"),
-            "B Pod",
-            "versions of two kinds are never compared"
-        );
-        world.see(world.pods, "13");
-        assert_eq!(world.check("a", "u"), "L");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn k8_the_newest_write_counts_in_any_order_of_answers() {
-        let world = World::new();
-        for version in ["9", "12", "11"] {
-            world.store.wrote(&key("a"), "u", world.proxies, version);
-        }
-        world.see(world.proxies, "11");
-        assert_eq!(world.check("a", "u"), "B Proxy");
-        world.see(world.proxies, "12");
-        assert_eq!(world.check("a", "u"), "L");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn k8_another_uid_starts_a_fresh_record() {
-        let world = World::new();
-        world.store.wrote(&key("a"), "old", world.proxies, "99");
-        world.store.wrote(&key("a"), "new", world.pods, "12");
-        world.see(world.pods, "12");
-        assert_eq!(
-            world.check("a", "new"),
-            "L",
-            "the write of the old incarnation is gone"
-        );
-        world.store.wrote(&key("a"), "old", world.proxies, "99");
-        assert_eq!(world.check("a", "new"), "L");
-        assert!(
-            world.store.is_empty(),
-            "a check under another UID clears the record"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn k8_past_the_cap_the_lag_is_overdue_until_the_store_is_level() {
-        let world = World::new();
-        world.store.wrote(&key("a"), "u", world.proxies, "12");
-        tokio::time::advance(CAP - Duration::from_millis(1)).await;
-        let Consistency::Behind(lag) = world.store.check(&key("a"), "u") else {
-            panic!("the cap has not passed");
-        };
-        assert_eq!(lag.remaining, Duration::from_millis(1));
-        assert_eq!(
-            lag.to_string(),
-            "cache of Proxy has seen 10, own write is 12"
-        );
-        tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(world.check("a", "u"), "O Proxy");
-        tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(
-            world.check("a", "u"),
-            "O Proxy",
-            "as long as the cache is stale"
-        );
-        world.see(world.proxies, "12");
-        assert_eq!(world.check("a", "u"), "L");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn k8_a_cache_may_ask_the_store_itself() {
-        let store = Arc::new(ConsistencyStore::new(CAP));
-        let asked = Arc::downgrade(&store);
-        let cache = store.track("Proxy", move || {
-            let store = asked.upgrade()?;
-            Some(store.uid(&key("a")).map_or("none", |_| "10").into())
-        });
-        store.wrote(&key("a"), "u", cache, "12");
-        assert!(matches!(
-            store.check(&key("a"), "u"),
-            Consistency::Behind(_)
-        ));
-    }
-
-    #[test]
-    #[should_panic(expected = "a cache that another store tracks")]
-    fn a_cache_of_another_store_is_refused() {
-        let cache = ConsistencyStore::new(CAP).track("Proxy", || None);
-        ConsistencyStore::new(CAP).wrote(&key("a"), "u", cache, "12");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn k8_a_gone_owner_is_cleared() {
-        let world = World::new();
-        world.store.wrote(&key("a"), "u", world.proxies, "12");
-        world.store.clear(&key("a"));
-        assert!(world.store.is_empty());
-        assert_eq!(world.check("a", "u"), "L");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_version_that_cannot_be_compared_is_waited_for_up_to_the_cap() {
-        let world = World::new();
-        world.store.wrote(&key("a"), "u", world.proxies, "abc");
-        assert_eq!(world.check("a", "u"), "B Proxy");
-        tokio::time::advance(CAP).await;
-        assert_eq!(world.check("a", "u"), "O Proxy");
-        assert_eq!(
-            world.check("a", "u"),
-            "L",
-            "nothing will ever tell that it was reached"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cache_before_its_first_list_is_behind() {
-        let world = World::new();
-        *world.versions.lock().unwrap() = [None, None];
-        world.store.wrote(&key("a"), "u", world.pods, "1");
-        assert_eq!(world.check("a", "u"), "B Pod");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn keys_never_checked_again_are_swept_when_level_and_kept_when_not() {
-        let world = World::new();
-        for n in 0..SWEEP_FROM {
-            let version = if n % 4 == 0 { "20" } else { "15" };
-            world
-                .store
-                .wrote(&key(&n.to_string()), "u", world.pods, version);
-        }
-        assert_eq!(world.store.len(), SWEEP_FROM);
-        world.see(world.pods, "15");
-        world.store.wrote(&key("last"), "u", world.pods, "21");
-        assert_eq!(world.store.len(), SWEEP_FROM / 4 + 1);
-        assert_eq!(world.check("0", "u"), "B Pod");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn writes_that_cannot_be_compared_are_swept_past_the_cap() {
-        let world = World::new();
-        let write = |name: &str| world.store.wrote(&key(name), "u", world.pods, "abc");
-        (0..SWEEP_FROM).for_each(|n| write(&n.to_string()));
-        write("early");
-        assert_eq!(world.store.len(), SWEEP_FROM + 1, "they are waited for");
-        tokio::time::advance(CAP).await;
-        (SWEEP_FROM..2 * SWEEP_FROM).for_each(|n| write(&n.to_string()));
-        assert_eq!(world.store.len(), SWEEP_FROM, "the old ones are gone");
-    }
-
-    /// What a store must answer, in as few words as possible: versions by key, UID and cache.
-    #[derive(Default)]
-    struct Model {
-        records: std::collections::HashMap<u8, (u8, [u32; 2])>,
-        observed: [u32; 2],
-    }
-
-    #[derive(Debug, Clone)]
-    enum Op {
-        Wrote {
-            key: u8,
-            uid: u8,
-            cache: usize,
-            version: u32,
-        },
-        See {
-            cache: usize,
-            version: u32,
-        },
-        Check {
-            key: u8,
-            uid: u8,
-        },
-        Clear {
-            key: u8,
-        },
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        let (key, uid, cache, version) = (0..3_u8, 0..2_u8, 0..2_usize, 1..30_u32);
-        prop_oneof![
-            (key.clone(), uid.clone(), cache.clone(), version.clone()).prop_map(
-                |(key, uid, cache, version)| Op::Wrote {
-                    key,
-                    uid,
-                    cache,
-                    version
-                }
-            ),
-            (cache, version).prop_map(|(cache, version)| Op::See { cache, version }),
-            (key.clone(), uid).prop_map(|(key, uid)| Op::Check { key, uid }),
-            key.prop_map(|key| Op::Clear { key }),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn k8_any_order_of_writes_and_sights_answers_as_the_model(ops in vec(op(), 1..80)) {
-            let seen = Arc::new(Mutex::new([0_u32; 2]));
-            let store = ConsistencyStore::new(CAP);
-            let caches = [0, 1].map(|n| {
-                let seen = Arc::clone(&seen);
-                store.track("cache", move || Some(seen.lock().unwrap()[n].to_string().into()))
-            });
-            let mut model = Model::default();
-            for op in ops {
-                match op {
-                    Op::Wrote { key: k, uid, cache, version } => {
-                        let name = uid.to_string();
-                        store.wrote(&key(&k.to_string()), &name, caches[cache], &version.to_string());
-                        let record = model.records.entry(k).or_insert((uid, [0; 2]));
-                        if record.0 != uid {
-                            *record = (uid, [0; 2]);
-                        }
-                        record.1[cache] = record.1[cache].max(version);
-                    }
-                    Op::See { cache, version } => {
-                        // A cache never goes back.
-                        model.observed[cache] = model.observed[cache].max(version);
-                        *seen.lock().unwrap() = model.observed;
-                    }
-                    Op::Check { key: k, uid } => {
-                        if model.records.get(&k).is_some_and(|record| record.0 != uid) {
-                            model.records.remove(&k);
-                        }
-                        let level = model.records.get(&k).is_none_or(|(_, written)| {
-                            (0..2).all(|n| written[n] <= model.observed[n])
-                        });
-                        let answer = store.check(&key(&k.to_string()), &uid.to_string());
-                        prop_assert_eq!(answer == Consistency::Level, level, "{:?}", answer);
-                    }
-                    Op::Clear { key: k } => {
-                        store.clear(&key(&k.to_string()));
-                        model.records.remove(&k);
-                    }
-                }
-            }
-        }
-    }
-}
+#[path = "store_tests.rs"]
+mod tests;

@@ -13,12 +13,16 @@ use crate::journal::excerpt;
 use crate::manager::{Directory, Phase, Watched};
 use crate::{ControllerHandle, KeyHistory, Outcome};
 
+/// Keys of a controller that are shown as held back: a cache that stands still holds all of them.
+const MOST_HELD_BACK: usize = 100;
+
 /// What a manager runs, as JSON: its phase, the election, informers, controllers with their queues.
 ///
 /// Holds names, numbers and times; nothing of an object but its name, so nothing of a Secret. Of an
 /// error it has the cause, such as the server's reason and the path of a field, at most 256 bytes. The
 /// values that an error quotes, be it in quotation marks, braces or an API server's `Invalid value: …`,
 /// are replaced by `…`; what a reconciler prints bare into the text of its own errors is shown.
+/// `heldBack` has up to 100 keys whose last write a cache does not show, the longest wait first.
 ///
 /// ```json
 /// {
@@ -28,7 +32,8 @@ use crate::{ControllerHandle, KeyHistory, Outcome};
 ///   "informers": [ { "name": "ConfigMap", "kind": "ConfigMap", "synced": true, "objects": 12,
 ///                    "resourceVersion": "4711", "lag": { "census": 0 }, "lastError": null } ],
 ///   "controllers": [ { "name": "census", "synced": true, "workers": 1, "queue": { "depth": 0 },
-///                      "unseenWrites": 0,
+///                      "unseenWrites": 1,
+///                      "heldBack": [ { "key": "ns/c", "cache": "ConfigMap", "waitedSeconds": 0.3 } ],
 ///                      "running": [ { "key": "ns/a", "ageSeconds": 0.2 } ],
 ///                      "failing": [ { "key": "ns/b", "attempts": 4, "terminal": false,
 ///                                     "nextDueSeconds": 1.5, "lastError": "…" } ] } ]
@@ -128,6 +133,18 @@ fn of_controller(controller: &ControllerHandle) -> Value {
         .into_iter()
         .map(|(key, age)| json!({ "key": key.to_string(), "ageSeconds": seconds(age) }))
         .collect();
+    let held_back: Vec<_> = controller
+        .held_back()
+        .into_iter()
+        .take(MOST_HELD_BACK)
+        .map(|(key, lag)| {
+            json!({
+                "key": key.to_string(),
+                "cache": &*lag.cache,
+                "waitedSeconds": seconds(lag.waited),
+            })
+        })
+        .collect();
     let now = Instant::now();
     let failing: Vec<_> = controller
         .histories()
@@ -159,6 +176,7 @@ fn of_controller(controller: &ControllerHandle) -> Value {
             "unfinishedSeconds": seconds(queue.unfinished_work),
         },
         "unseenWrites": controller.unseen_writes(),
+        "heldBack": held_back,
         "running": running,
         "failing": failing,
     })

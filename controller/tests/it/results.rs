@@ -230,6 +230,32 @@ async fn a_reminder_survives_events_in_between() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn w24_a_reminder_keeps_its_time_beside_retries_and_waits_that_are_due_before_it() {
+    let reconciler = Scripting::answering(|_, n| match n {
+        1 => retry(),
+        2 => Ok(Action::RequeueAfter(Duration::from_secs(5))),
+        _ => Ok(Action::Done),
+    });
+    let stage = Stage::open(&["a"], reconciler.clone(), ControllerOptions::default());
+    pass(ms(1000)).await;
+    stage
+        .handle
+        .trigger_after(key("a"), Duration::from_secs(20));
+    stage.handle.trigger(key("a"));
+    pass(ms(2000)).await;
+    assert_eq!(reconciler.times("a").len(), 3, "a failure and its retry");
+    stage.scene.modify(config("a", 1001));
+    pass(ms(17_000)).await;
+    let times = reconciler.times("a");
+    assert_eq!(times.len(), 4, "the event stands for the wait: {times:?}");
+    pass(ms(60_000)).await;
+    let times = reconciler.times("a");
+    assert_eq!(times.len(), 5, "{times:?}");
+    assert!((21_000..21_010).contains(&times[4]), "{times:?}");
+    stage.close().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn c06_each_result_has_its_counter() {
     let reconciler = Scripting::answering(|_, n| match n {
         0 => Ok(Action::Requeue),

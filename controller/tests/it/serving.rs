@@ -131,7 +131,7 @@ impl Serving {
 }
 
 /// Runs of `slow-…` end when they are told to, of `bad-…` with an error, of `never-…` with one that is not
-/// retried, of others well.
+/// retried, of others well; those of `wrote-…` write what the cache does not show.
 fn reconciler(release: &CancellationToken) -> Scripting {
     let release = release.clone();
     Scripting::new(move |key, ctx, _| {
@@ -148,6 +148,9 @@ fn reconciler(release: &CancellationToken) -> Scripting {
             }
             if key.name().starts_with("never-") {
                 return Err(ReconcileError::terminal("no way"));
+            }
+            if key.name().starts_with("wrote-") {
+                ctx.wrote(&object::<Secret>(key.name(), 5000));
             }
             Ok(Action::Done)
         }
@@ -295,7 +298,7 @@ async fn c07_of_controllers_that_share_a_name_each_is_seen() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_diagnostics_show_caches_queues_running_and_failing_keys_and_no_content() {
     let release = CancellationToken::new();
-    let names = ["slow-1", "bad-1", "never-1", "good-1"];
+    let names = ["slow-1", "bad-1", "never-1", "good-1", "wrote-1"];
     let serving = Serving::start(&names, None, reconciler(&release));
     let body = serving
         .until("/debug/state", |_, body| {
@@ -303,7 +306,7 @@ async fn the_diagnostics_show_caches_queues_running_and_failing_keys_and_no_cont
             let controller = &state["controllers"][0];
             failing(controller, "bad-1")["attempts"].as_u64() > Some(2)
                 && !failing(controller, "never-1").is_null()
-                && controller["results"]["success"] == 1
+                && controller["results"]["success"] == 2
                 && controller["running"]
                     .as_array()
                     .is_some_and(|runs| !runs.is_empty())
@@ -320,7 +323,7 @@ async fn the_diagnostics_show_caches_queues_running_and_failing_keys_and_no_cont
     let informer = &state["informers"][0];
     assert_eq!(
         (&informer["kind"], &informer["objects"]),
-        (&"Secret".into(), &4.into())
+        (&"Secret".into(), &5.into())
     );
     assert_eq!(informer["resourceVersion"], "1000");
     assert_eq!(informer["lag"][&serving.name], 0);
@@ -346,6 +349,15 @@ async fn the_diagnostics_show_caches_queues_running_and_failing_keys_and_no_cont
         (&true.into(), &"no way".into())
     );
     assert_eq!(controller["queue"]["failing"], 1);
+    assert_eq!(controller["unseenWrites"], 1);
+    let held = &controller["heldBack"];
+    assert_eq!(held.as_array().unwrap().len(), 1, "{held}");
+    let held = &held[0];
+    assert_eq!(
+        (&held["key"], &held["cache"]),
+        (&"ns/wrote-1".into(), &"Secret".into())
+    );
+    assert!(held["waitedSeconds"].as_f64().unwrap() < 10.0, "{held}");
     serving.end().await;
 }
 

@@ -91,6 +91,50 @@ async fn k4_no_reconcile_before_every_handler_has_its_initial_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn c02_k4_no_reconcile_before_a_cache_that_is_only_read_has_its_initial_list() {
+    for listed in [true, false] {
+        let configs = Scene::listing(vec![config("a", 1)]);
+        let read = Scene::<Secret>::silent();
+        let reconciler = Scripting::answering(|_, _| Ok(Action::Done));
+        let controller = Controller::builder(unique("reading"), reconciler.clone())
+            .for_object(&configs.informer)
+            .reads(&read.informer)
+            .build()
+            .unwrap();
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        let (one, other) = (configs.informer.clone(), read.informer.clone());
+        let tokens = (stop.clone(), stop.clone());
+        tasks.spawn(async move { one.run(tokens.0).await.unwrap() });
+        tasks.spawn(async move { other.run(tokens.1).await.unwrap() });
+        let mut running = JoinSet::new();
+        running.spawn(controller.run(stop.clone()));
+        pass(ms(50_000)).await;
+        assert!(
+            reconciler.calls().is_empty(),
+            "it would read an empty cache"
+        );
+        if listed {
+            // The list call that hangs ends by its own timeout; the next one is answered.
+            read.script
+                .list(ListAnswer::all([object::<Secret>("s", 1)], "1000"));
+            pass(ms(65_000)).await;
+            assert_eq!(reconciler.names(), ["a"]);
+            stop.cancel();
+            running.join_next().await.unwrap().unwrap().unwrap();
+        } else {
+            let error = running.join_next().await.unwrap().unwrap().unwrap_err();
+            let Error::SyncTimeout { unsynced, .. } = &error else {
+                panic!("{error}")
+            };
+            assert_eq!((unsynced.len(), &*unsynced[0].name), (1, "Secret"));
+            assert!(reconciler.calls().is_empty());
+        }
+        stop.cancel();
+        tasks.join_all().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn k4_a_sync_timeout_names_the_kind_and_what_holds_it_up() {
     let secrets = Scene::silent();
     for _ in 0..64 {
