@@ -169,7 +169,7 @@ mod tests {
         let mut later = Later::new();
         let ids: Vec<_> = (0..10_000).map(KeyId::new).collect();
         for id in &ids {
-            later.set(*id, Some(reminder(u64::from(id.index() as u32))));
+            later.set(*id, Some(reminder(id.index() as u64)));
         }
         for id in &ids[1..] {
             assert_eq!(later.take(*id).map(|r| r.at), Some(id.index() as u64));
