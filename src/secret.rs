@@ -2,7 +2,8 @@
 //!
 //! [`Redacted`] holds one value on its way from the API server to a provider. [`Held`] holds a whole
 //! Secret as the client library decoded it, whose own types neither hide nor wipe. What this cannot
-//! reach are the buffers of the HTTP client and of TLS, which are freed as they stand.
+//! reach are the buffers of the HTTP client and of TLS, and the body that the client library of a
+//! cloud makes of a request or reads an answer from, which are freed as they stand.
 
 use std::fmt;
 use std::ops::Deref;

@@ -49,23 +49,32 @@ pub(crate) fn one_more(status: &ProxyStatus, now: Timestamp) -> i32 {
     }
 }
 
+/// Whether the latest instance was given up because it never came up.
+pub(crate) fn timed_out(status: &ProxyStatus) -> bool {
+    let last = status.replacements.as_ref();
+    last.and_then(|last| last.last_reason.as_deref()) == Some(Reason::ProvisioningTimeout.as_str())
+}
+
 /// The record of replacements, after one that begins at `now`.
+///
+/// The count begins anew with the first one that comes a day or more after its window began, so
+/// that what is counted always lies within a day.
 pub(crate) fn replaced(
     before: Option<&Replacements>,
     reason: Reason,
     now: Timestamp,
 ) -> Replacements {
-    let recent = before.filter(|before| {
-        before
-            .last_time
-            .as_ref()
-            .is_some_and(|last| now.duration_since(last.0) < DAY)
+    let now = Time(conditions::whole_seconds(now));
+    // A count without a window is of an operator that kept none.
+    let window = before.and_then(|before| {
+        let start = before.window_start.as_ref().or(before.last_time.as_ref())?;
+        (now.0.duration_since(start.0) < DAY).then_some((start.clone(), before.count_24h))
     });
+    let (start, counted) = window.unwrap_or_else(|| (now.clone(), 0));
     Replacements {
-        count_24h: recent
-            .map_or(0, |recent| recent.count_24h)
-            .saturating_add(1),
-        last_time: Some(Time(conditions::whole_seconds(now))),
+        count_24h: counted.saturating_add(1),
+        window_start: Some(start),
+        last_time: Some(now),
         last_reason: Some(reason.as_str().to_owned()),
     }
 }
@@ -119,13 +128,48 @@ mod tests {
     }
 
     #[test]
-    fn replacements_are_counted_as_long_as_the_latest_is_less_than_a_day_old() {
-        let first = replaced(None, Reason::Replacing, at(0));
-        assert_eq!(first.count_24h, 1);
-        let second = replaced(Some(&first), Reason::InstanceLost, at(86_399));
-        assert_eq!(second.count_24h, 2);
-        assert_eq!(second.last_reason.as_deref(), Some("InstanceLost"));
-        let third = replaced(Some(&second), Reason::InstanceLost, at(86_399 + 86_400));
-        assert_eq!(third.count_24h, 1);
+    fn replacements_are_counted_from_the_first_of_a_window_of_a_day() {
+        const HOUR: i64 = 3600;
+        let mut record = None;
+        for (hour, want) in [
+            (0, 1),
+            (23, 2),
+            (24, 1),
+            (40, 2),
+            (47, 3),
+            (48, 1),
+            (71, 2),
+            (200, 1),
+        ] {
+            let next = replaced(record.as_ref(), Reason::InstanceLost, at(hour * HOUR));
+            assert_eq!(next.count_24h, want, "hour {hour}");
+            assert_eq!(next.last_time, Some(Time(at(hour * HOUR))));
+            assert_eq!(next.last_reason.as_deref(), Some("InstanceLost"));
+            record = Some(next);
+        }
+    }
+
+    #[test]
+    fn one_replacement_in_each_23_hours_never_counts_more_than_two() {
+        let mut record = None;
+        for n in 0..30 {
+            let next = replaced(record.as_ref(), Reason::Replacing, at(n * 23 * 3600));
+            assert!(next.count_24h <= 2, "number {n}: {}", next.count_24h);
+            record = Some(next);
+        }
+    }
+
+    #[test]
+    fn a_count_without_a_window_goes_on_from_its_latest() {
+        let before = Replacements {
+            count_24h: 7,
+            last_time: Some(Time(at(100))),
+            ..Replacements::default()
+        };
+        let next = replaced(Some(&before), Reason::Replacing, at(200));
+        assert_eq!(next.count_24h, 8);
+        assert_eq!(next.window_start, Some(Time(at(100))));
+        let later = replaced(Some(&before), Reason::Replacing, at(100 + 86_400));
+        assert_eq!(later.count_24h, 1);
     }
 }

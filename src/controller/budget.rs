@@ -42,12 +42,16 @@ impl Group {
 pub(crate) struct Census {
     /// Proxies of the group.
     pub(crate) all: usize,
-    /// Those of them that are out of service.
+    /// Those of them that are out of service; where there are more than [`enough`], some of them.
     pub(crate) unavailable: HashSet<ObjectKey>,
 }
 
 /// Out of service for a replacement: its machine goes, is gone, or its successor comes up.
 pub(crate) fn is_unavailable(proxy: &Proxy) -> bool {
+    // One that is being deleted takes itself out, and comes back into service never.
+    if proxy.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
     let Some(status) = &proxy.status else {
         return false;
     };
@@ -73,6 +77,12 @@ pub(crate) fn is_unavailable(proxy: &Proxy) -> bool {
 /// Most Proxies of a group of that size out of service at a time.
 pub(crate) fn limit(all: usize) -> usize {
     (all / 10).max(1)
+}
+
+/// So many Proxies of a group of that size decide, whichever they are: without the one that asks
+/// they use the limit up.
+pub(crate) fn enough(all: usize) -> usize {
+    limit(all) + 1
 }
 
 /// The replacements under way that this process allowed.
@@ -124,6 +134,8 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -177,8 +189,11 @@ mod tests {
             ("False", "InstanceStopped", false, true),
             ("False", "CloudInitError", false, false),
         ] {
-            let found = is_unavailable(&proxy(status, reason, replaced));
+            let mut proxy = proxy(status, reason, replaced);
+            let found = is_unavailable(&proxy);
             assert_eq!(found, want, "{status} {reason} {replaced}");
+            proxy.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            assert!(!is_unavailable(&proxy), "being deleted: {status} {reason}");
         }
     }
 
@@ -195,7 +210,8 @@ mod tests {
                 let key = key(n % all);
                 match step {
                     0 | 1 => {
-                        let census = |_: &Group| Census { all, unavailable: shown.clone() };
+                        let some = shown.iter().take(enough(all)).cloned();
+                        let census = |_: &Group| Census { all, unavailable: some.collect() };
                         if budget.allow(&key, &group(), census) {
                             out.insert(key);
                         }

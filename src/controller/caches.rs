@@ -1,7 +1,7 @@
 //! O-03: the caches of the operator, one of each kind for the whole cluster, or one for each
 //! namespace that it looks after.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -95,6 +95,35 @@ impl Proxies {
     #[must_use]
     pub fn list(&self) -> Vec<Arc<Proxy>> {
         self.0.values().flat_map(Lister::list).collect()
+    }
+
+    /// How many Proxies an index has under a value. Costs one look-up for each cache.
+    pub(super) fn index_len(&self, index: &str, value: &str) -> usize {
+        let count = |lister: &Lister<Proxy>| {
+            lister
+                .read(|view| view.count_by_index(index, value))
+                .expect("the index was added before the first event")
+        };
+        self.0.values().map(count).sum()
+    }
+
+    /// At most so many of the keys that an index has under a value. Costs those alone.
+    pub(super) fn some_index_keys(
+        &self,
+        index: &str,
+        value: &str,
+        most: usize,
+    ) -> HashSet<ObjectKey> {
+        let mut keys = HashSet::new();
+        for lister in self.0.values() {
+            lister.read(|view| {
+                let found = view
+                    .index_keys(index, value)
+                    .expect("the index was added before the first event");
+                keys.extend(found.take(most - keys.len()).cloned());
+            });
+        }
+        keys
     }
 
     /// The keys that an index has under a value.

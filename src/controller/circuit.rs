@@ -9,11 +9,15 @@
 //!     │                 └──── refused ────┐                             │ it worked
 //!     └── 64 in a row worked ── slow start: 1, 2, 4, … creates ◀────────┘
 //! ```
+//!
+//! A create that the provider only accepted has not worked yet: its operation may still fail for
+//! quota or stock. In a circuit that is not closed it counts when its instance runs, or fails to.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use controller::ObjectKey;
 use tokio::time::Instant;
 
 /// What shares a quota: a provider and one of its zones.
@@ -25,6 +29,9 @@ pub(crate) struct Scope {
 
 /// Wait of a Proxy that finds others at work in its circuit.
 const TURN: Duration = Duration::from_secs(2);
+
+/// The same while what those others began comes up.
+const COMING_UP: Duration = Duration::from_secs(10);
 
 /// A slow start is over once so many creates at a time worked.
 const ENOUGH: u32 = 64;
@@ -83,7 +90,7 @@ impl State {
         match self {
             Self::Open { until } if now < until => Err(until - now),
             Self::Open { .. } => Ok(Self::Trying { since: now }),
-            // Whoever tried went away without a word; provider calls end long before this.
+            // Whoever tried went away without a word, or its instance takes long to come up.
             Self::Trying { since } if now.duration_since(since) >= retry => {
                 Ok(Self::Trying { since: now })
             }
@@ -160,7 +167,57 @@ impl State {
 #[derive(Clone, Debug)]
 pub(crate) struct Circuits {
     retry: Duration,
-    states: Arc<Mutex<HashMap<Scope, State>>>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Circuits that are not closed.
+    states: HashMap<Scope, State>,
+    /// Creates that circuits trying or in slow start let through and that were accepted, by their
+    /// Proxies: at most as many as a slow start lets through.
+    coming_up: HashMap<ObjectKey, Scope>,
+}
+
+impl Inner {
+    fn is_coming_up(&self, scope: &Scope, key: &ObjectKey) -> bool {
+        self.coming_up.get(key) == Some(scope)
+    }
+
+    /// The state after a create of that Proxy was let through, where the circuit is not closed; or
+    /// how long it has to wait.
+    fn admit(
+        &self,
+        scope: &Scope,
+        key: &ObjectKey,
+        retry: Duration,
+    ) -> Result<Option<State>, Duration> {
+        let Some(state) = self.states.get(scope).copied() else {
+            return Ok(None);
+        };
+        if self.is_coming_up(scope, key) {
+            return Ok(Some(state));
+        }
+        match state.admit(Instant::now(), retry) {
+            Err(wait) if wait == TURN && self.coming_up.values().any(|of| of == scope) => {
+                Err(COMING_UP)
+            }
+            answer => answer.map(Some),
+        }
+    }
+
+    fn settle(&mut self, scope: Scope, outcome: Outcome, retry: Duration) {
+        let state = self.states.get(&scope).copied();
+        let next = State::settle(state, outcome, Instant::now(), retry);
+        if next.is_none_or(|next| matches!(next, State::Open { .. })) {
+            // What was accepted before that says nothing of what comes now.
+            self.coming_up.retain(|_, of| *of != scope);
+        }
+        match next {
+            Some(state) => self.states.insert(scope, state),
+            None => self.states.remove(&scope),
+        };
+    }
 }
 
 impl Circuits {
@@ -168,59 +225,71 @@ impl Circuits {
     pub(crate) fn new(retry: Duration) -> Self {
         Self {
             retry,
-            states: Arc::default(),
+            inner: Arc::default(),
         }
     }
 
-    fn states(&self) -> MutexGuard<'_, HashMap<Scope, State>> {
-        // Each change is one insert or remove: a panic in between leaves nothing half done.
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Each change is of one map at a time: a panic in between leaves at most an entry too many.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a create in this scope would have to wait now; `None` if it may go.
-    pub(crate) fn wait(&self, scope: &Scope) -> Option<Duration> {
-        let now = Instant::now();
-        let state = self.states().get(scope).copied()?;
-        state.admit(now, self.retry).err()
+    /// How long a create of that Proxy in this scope would have to wait now; `None` if it may go.
+    pub(crate) fn wait(&self, scope: &Scope, key: &ObjectKey) -> Option<Duration> {
+        let inner = self.inner();
+        inner.admit(scope, key, self.retry).err()
     }
 
-    /// Lets a create through, or says how long it has to wait.
-    pub(crate) fn admit(&self, scope: Scope) -> Result<Permit, Duration> {
-        let now = Instant::now();
-        {
-            let mut states = self.states();
-            if let Some(state) = states.get_mut(&scope) {
-                *state = state.admit(now, self.retry)?;
-            }
+    /// Lets a create of that Proxy through, or says how long it has to wait.
+    ///
+    /// One whose create was accepted already, and which could not note it down, goes on with it.
+    pub(crate) fn admit(&self, scope: Scope, key: &ObjectKey) -> Result<Permit, Duration> {
+        let mut inner = self.inner();
+        let goes_on = inner.is_coming_up(&scope, key);
+        if let Some(state) = inner.admit(&scope, key, self.retry)? {
+            inner.states.insert(scope.clone(), state);
         }
         Ok(Permit {
             circuits: self.clone(),
             scope,
-            outcome: Outcome::Unknown,
+            key: key.clone(),
+            outcome: (!goes_on).then_some(Outcome::Unknown),
         })
+    }
+
+    /// The instance of that Proxy runs, which settles its create if that is still open.
+    pub(crate) fn came_up(&self, key: &ObjectKey) {
+        self.settle_late(key, Outcome::Worked);
+    }
+
+    /// Nothing becomes of the create of that Proxy, or nobody looks any more.
+    pub(crate) fn came_to_nothing(&self, key: &ObjectKey) {
+        self.settle_late(key, Outcome::Unknown);
+    }
+
+    fn settle_late(&self, key: &ObjectKey, outcome: Outcome) {
+        let mut inner = self.inner();
+        if let Some(scope) = inner.coming_up.remove(key) {
+            inner.settle(scope, outcome, self.retry);
+        }
+    }
+
+    fn accepted(&self, scope: Scope, key: &ObjectKey) {
+        let mut inner = self.inner();
+        // Else nobody waits for it, or it was let through before the refusal.
+        if let Some(State::Trying { .. } | State::SlowStart { .. }) = inner.states.get(&scope) {
+            inner.coming_up.insert(key.clone(), scope);
+        }
     }
 
     /// Says that the provider refused for quota or stock in another way than by a create's answer.
     pub(crate) fn refused(&self, scope: Scope) {
-        self.settle(scope, Outcome::Refused);
-    }
-
-    fn settle(&self, scope: Scope, outcome: Outcome) {
-        let now = Instant::now();
-        let mut states = self.states();
-        match State::settle(states.get(&scope).copied(), outcome, now, self.retry) {
-            Some(state) => {
-                states.insert(scope, state);
-            }
-            None => {
-                states.remove(&scope);
-            }
-        }
+        self.inner().settle(scope, Outcome::Refused, self.retry);
     }
 
     /// The circuits that are not closed: whose they are, and what is done there now.
     pub(crate) fn all(&self) -> Vec<(String, CircuitState)> {
-        let states = self.states();
+        let inner = self.inner();
         let state = |(scope, state): (&Scope, &State)| {
             let state = match state {
                 State::Open { .. } => CircuitState::Open,
@@ -229,13 +298,13 @@ impl Circuits {
             };
             (scope.provider.clone(), state)
         };
-        states.iter().map(state).collect()
+        inner.states.iter().map(state).collect()
     }
 
     /// Number of circuits that are not closed.
     #[cfg(test)]
     pub(crate) fn open(&self) -> usize {
-        self.states().len()
+        self.inner().states.len()
     }
 }
 
@@ -244,24 +313,36 @@ impl Circuits {
 pub(crate) struct Permit {
     circuits: Circuits,
     scope: Scope,
-    outcome: Outcome,
+    key: ObjectKey,
+    /// `None` if it is settled elsewhere.
+    outcome: Option<Outcome>,
 }
 
 impl Permit {
     /// The provider made the instance.
     pub(crate) fn worked(mut self) {
-        self.outcome = Outcome::Worked;
+        self.outcome = Some(Outcome::Worked);
+    }
+
+    /// The provider accepted the create, and how it ends is not known yet.
+    pub(crate) fn accepted(mut self) {
+        self.outcome = None;
+        self.circuits.accepted(self.scope.clone(), &self.key);
     }
 
     /// The provider refused for quota or stock.
     pub(crate) fn refused(mut self) {
-        self.outcome = Outcome::Refused;
+        self.outcome = Some(Outcome::Refused);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.circuits.settle(self.scope.clone(), self.outcome);
+        if let Some(outcome) = self.outcome {
+            let mut inner = self.circuits.inner();
+            inner.coming_up.remove(&self.key);
+            inner.settle(self.scope.clone(), outcome, self.circuits.retry);
+        }
     }
 }
 
@@ -278,6 +359,10 @@ mod tests {
         }
     }
 
+    fn key(n: u32) -> ObjectKey {
+        ObjectKey::namespaced("crawl", format!("p{n}"))
+    }
+
     async fn pass(seconds: u64) {
         tokio::time::advance(Duration::from_secs(seconds)).await;
     }
@@ -286,17 +371,27 @@ mod tests {
     async fn s09_after_a_refusal_one_create_per_retry_time_tests_the_water() {
         let circuits = Circuits::new(RETRY);
         for round in 0..3 {
-            circuits.admit(scope()).expect("one may try").refused();
-            assert_eq!(circuits.wait(&scope()), Some(RETRY), "round {round}");
+            circuits
+                .admit(scope(), &key(9))
+                .expect("one may try")
+                .refused();
+            assert_eq!(
+                circuits.wait(&scope(), &key(9)),
+                Some(RETRY),
+                "round {round}"
+            );
             pass(599).await;
-            assert!(circuits.admit(scope()).is_err());
+            assert!(circuits.admit(scope(), &key(9)).is_err());
             pass(1).await;
         }
-        let one = circuits.admit(scope()).expect("its time has come");
-        assert_eq!(circuits.admit(scope()).expect_err("one at a time"), TURN);
+        let one = circuits.admit(scope(), &key(9)).expect("its time has come");
+        assert_eq!(
+            circuits.admit(scope(), &key(9)).expect_err("one at a time"),
+            TURN
+        );
         drop(one);
         assert_eq!(
-            circuits.wait(&scope()),
+            circuits.wait(&scope(), &key(9)),
             Some(RETRY),
             "an answer without meaning is a try all the same"
         );
@@ -307,12 +402,16 @@ mod tests {
         let circuits = Circuits::new(RETRY);
         circuits.refused(scope());
         pass(600).await;
-        circuits.admit(scope()).expect("due").worked();
+        circuits.admit(scope(), &key(9)).expect("due").worked();
         for window in [1, 2, 4, 8, 16, 32, 64] {
             let begun: Vec<_> = (0..window)
-                .map(|_| circuits.admit(scope()).expect("within the window"))
+                .map(|_| circuits.admit(scope(), &key(9)).expect("within the window"))
                 .collect();
-            assert_eq!(circuits.wait(&scope()), Some(TURN), "window {window}");
+            assert_eq!(
+                circuits.wait(&scope(), &key(9)),
+                Some(TURN),
+                "window {window}"
+            );
             begun.into_iter().for_each(Permit::worked);
         }
         assert_eq!(circuits.open(), 0, "closed again, and forgotten");
@@ -323,14 +422,90 @@ mod tests {
         let circuits = Circuits::new(RETRY);
         circuits.refused(scope());
         pass(600).await;
-        circuits.admit(scope()).expect("due").worked();
-        let early = circuits.admit(scope()).expect("one");
+        circuits.admit(scope(), &key(9)).expect("due").worked();
+        let early = circuits.admit(scope(), &key(9)).expect("one");
         circuits.refused(scope());
         early.worked();
         assert_eq!(
-            circuits.wait(&scope()),
+            circuits.wait(&scope(), &key(9)),
             Some(RETRY),
             "an old success counts no more"
+        );
+    }
+
+    /// Circuits that let one create through after a refusal, which was accepted.
+    async fn one_coming_up() -> Circuits {
+        let circuits = Circuits::new(RETRY);
+        circuits.refused(scope());
+        pass(600).await;
+        circuits.admit(scope(), &key(0)).expect("due").accepted();
+        circuits
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s09_a_create_that_was_only_accepted_keeps_the_others_waiting_until_it_runs() {
+        let circuits = one_coming_up().await;
+        circuits.came_up(&key(1));
+        assert_eq!(
+            circuits.wait(&scope(), &key(9)),
+            Some(COMING_UP),
+            "another's"
+        );
+        assert_eq!(circuits.wait(&scope(), &key(0)), None, "its own");
+        drop(circuits.admit(scope(), &key(0)).expect("its own"));
+        assert_eq!(circuits.wait(&scope(), &key(9)), Some(COMING_UP), "no news");
+        circuits.came_up(&key(0));
+        for window in [1, 2, 4] {
+            for n in 0..window {
+                let permit = circuits.admit(scope(), &key(n));
+                permit.expect("within the window").accepted();
+            }
+            assert_eq!(
+                circuits.wait(&scope(), &key(9)),
+                Some(COMING_UP),
+                "window {window}"
+            );
+            (0..window).for_each(|n| circuits.came_up(&key(n)));
+        }
+        circuits.came_up(&key(0));
+        assert_eq!(circuits.wait(&scope(), &key(9)), None, "each counts once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s09_an_accepted_create_that_fails_opens_again_and_what_came_before_counts_no_more() {
+        let circuits = one_coming_up().await;
+        circuits.refused(scope());
+        assert_eq!(circuits.wait(&scope(), &key(9)), Some(RETRY));
+        pass(600).await;
+        circuits.admit(scope(), &key(1)).expect("due").accepted();
+        circuits.came_up(&key(0));
+        assert_eq!(
+            circuits.wait(&scope(), &key(9)),
+            Some(COMING_UP),
+            "an old one"
+        );
+        circuits.came_to_nothing(&key(1));
+        assert_eq!(
+            circuits.wait(&scope(), &key(9)),
+            Some(RETRY),
+            "its try is over"
+        );
+        assert!(circuits.inner().coming_up.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s09_an_accepted_create_that_nobody_settles_holds_nobody_up_for_ever() {
+        let circuits = one_coming_up().await;
+        pass(600).await;
+        assert_eq!(circuits.wait(&scope(), &key(9)), None, "another may try");
+        circuits.came_up(&key(0));
+        circuits.admit(scope(), &key(1)).expect("one").accepted();
+        assert_eq!(circuits.wait(&scope(), &key(9)), Some(COMING_UP));
+        circuits.came_to_nothing(&key(1));
+        assert_eq!(
+            circuits.wait(&scope(), &key(9)),
+            None,
+            "its place is free again"
         );
     }
 
@@ -342,8 +517,8 @@ mod tests {
             zone: Some("y".to_owned()),
             ..scope()
         };
-        assert_eq!(circuits.wait(&other), None);
-        circuits.admit(other).expect("free").worked();
+        assert_eq!(circuits.wait(&other, &key(9)), None);
+        circuits.admit(other, &key(9)).expect("free").worked();
         assert_eq!(circuits.open(), 1);
     }
 
@@ -352,8 +527,8 @@ mod tests {
         let circuits = Circuits::new(RETRY);
         circuits.refused(scope());
         pass(600).await;
-        circuits.admit(scope()).expect("due").worked();
-        drop(circuits.admit(scope()).expect("one"));
-        assert_eq!(circuits.wait(&scope()), None);
+        circuits.admit(scope(), &key(9)).expect("due").worked();
+        drop(circuits.admit(scope(), &key(9)).expect("one"));
+        assert_eq!(circuits.wait(&scope(), &key(9)), None);
     }
 }

@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use super::brake;
-use super::circuit::{Permit, Scope};
+use super::circuit::Scope;
 use super::error::Error;
+use super::failure;
 use super::inputs::Inputs;
 use super::managed::Named;
 use super::news::Deed;
@@ -22,10 +23,10 @@ use crate::api::{ProxySpec, SpecHash};
 use crate::crash::{self, Cp};
 use crate::provider::{self, CreateRequest, Creation, Instance, InstanceState};
 
-/// The way to a create: what holds it back, or what it goes with.
+/// The way to a create: what holds it back, or the number that it goes under.
 enum Clearance {
     Hold(Next),
-    Go { attempt: i64, permit: Permit },
+    Go(i64),
 }
 
 impl ProxyReconciler {
@@ -45,16 +46,24 @@ impl ProxyReconciler {
             }
             Place::Elsewhere(other) => return self.look_elsewhere(pass, wanted, &other).await,
         }
-        let (attempt, permit) = match self.clearance(pass, wanted) {
+        let scope = scope_of(wanted.name, &pass.proxy().spec);
+        let attempt = match self.clearance(pass, wanted, &scope) {
             Clearance::Hold(next) => return Ok(next),
-            Clearance::Go { attempt, permit } => (attempt, permit),
+            Clearance::Go(attempt) => attempt,
         };
         self.confirm(pass).await?;
+        // Not before: a try that is not sent would keep all others waiting for the next one.
+        let permit = match self.circuits.admit(scope.clone(), pass.key()) {
+            Ok(permit) => permit,
+            Err(wait) => return Ok(self.held_by_circuit(pass, &scope, wait)),
+        };
+        let is_first = self.recent.asked(pass.key(), attempt);
         let spec = &pass.proxy().spec;
         let request = CreateRequest {
             owner: pass.owner(&self.cluster_id),
             spec_hash: hash.clone(),
             attempt,
+            resent: wanted.provider.capabilities().write_ahead && !is_first,
             machine: resolved_machine(spec).into_owned(),
             protocol: spec.protocol,
             port: resolved_port(spec),
@@ -62,7 +71,6 @@ impl ProxyReconciler {
             credentials: inputs.credentials,
             tags: spec.tags.clone(),
         };
-        self.recent.asked(pass.key(), attempt);
         crash::point(Cp::Cp1);
         let creation = match wanted.provider.create(&request).await {
             Ok(creation) => creation,
@@ -73,13 +81,18 @@ impl ProxyReconciler {
                 if error.is_definite() {
                     pass.draft.edit().attempt_open = false;
                 }
-                return self.provider_failure(pass, wanted.name, error, Some(hash));
+                let verdict = failure::verdict(&error, false);
+                return self.provider_failure(pass, wanted.name, error, verdict, Some(hash));
             }
         };
-        permit.worked();
+        let instance = creation.instance();
+        // What was only accepted may still fail for quota or stock (P-25).
+        match instance.operation {
+            Some(_) => permit.accepted(),
+            None => permit.worked(),
+        }
         self.recent.made(pass.key());
         crash::point(Cp::Cp3);
-        let instance = creation.instance();
         if let Err(error) = pass.set_spec_hash(plan::hash_of(instance, hash)).await {
             self.take_back(pass, wanted, instance, &error).await?;
             return Err(error);
@@ -123,7 +136,10 @@ impl ProxyReconciler {
             }
             Ok(None) if self.may_not_show_yet(pass, &**provider) => Ok(self.not_shown_yet(pass)),
             Ok(None) => Ok(move_on(pass)),
-            Err(error) => self.provider_failure(pass, other, error, None),
+            Err(error) => {
+                let verdict = failure::verdict_of_read(&error, false);
+                self.provider_failure(pass, other, error, verdict, None)
+            }
         }
     }
 
@@ -153,7 +169,7 @@ impl ProxyReconciler {
         Next::Provisioning
     }
 
-    fn clearance(&self, pass: &mut Pass<'_>, wanted: Named<'_>) -> Clearance {
+    fn clearance(&self, pass: &mut Pass<'_>, wanted: Named<'_>, scope: &Scope) -> Clearance {
         if plan::hold_of(pass.proxy()).is_some() {
             pass.draft.block(
                 Reason::Paused,
@@ -164,23 +180,19 @@ impl ProxyReconciler {
         if let Some(wait) = self.brake(pass) {
             return Clearance::Hold(Next::After(wait));
         }
-        let scope = scope_of(wanted.name, &pass.proxy().spec);
+        if let Some(wait) = self.circuits.wait(scope, pass.key()) {
+            return Clearance::Hold(self.held_by_circuit(pass, scope, wait));
+        }
         let write_ahead = wanted.provider.capabilities().write_ahead;
-        let attempt = match plan::attempt(pass.draft.get(), write_ahead) {
-            Attempt::Go(attempt) => attempt,
+        match plan::attempt(pass.draft.get(), write_ahead) {
+            Attempt::Go(attempt) => Clearance::Go(attempt),
             Attempt::Announce(attempt) => {
-                if let Some(wait) = self.circuits.wait(&scope) {
-                    return self.held_by_circuit(pass, &scope, wait);
-                }
+                self.recent.announced(pass.key(), attempt);
                 let status = pass.draft.edit();
                 status.create_attempts = attempt;
                 status.attempt_open = true;
-                return Clearance::Hold(Next::Now);
+                Clearance::Hold(Next::Now)
             }
-        };
-        match self.circuits.admit(scope.clone()) {
-            Ok(permit) => Clearance::Go { attempt, permit },
-            Err(wait) => self.held_by_circuit(pass, &scope, wait),
         }
     }
 
@@ -188,19 +200,23 @@ impl ProxyReconciler {
     fn brake(&self, pass: &Pass<'_>) -> Option<Duration> {
         let status = pass.draft.get();
         let gap = brake::gap(status.failure_streak);
+        let since_loss = || {
+            let lost = status.replacements.as_ref()?.last_time.as_ref()?;
+            let since = pass.draft.now().duration_since(lost.0);
+            Some(Duration::try_from(since).unwrap_or_default())
+        };
         let since = match self.recent.since_made(pass.key()) {
+            // One that never came up took longer than any gap: what counts is when it was given up.
+            Some(since) if brake::timed_out(status) => since.min(since_loss()?),
             Some(since) => since,
             // Made by an earlier process: the loss is the latest that the status tells.
-            None => {
-                let lost = status.replacements.as_ref()?.last_time.as_ref()?;
-                Duration::try_from(pass.draft.now().duration_since(lost.0)).unwrap_or_default()
-            }
+            None => since_loss()?,
         };
         gap.checked_sub(since).filter(|wait| !wait.is_zero())
     }
 
     /// S-09
-    fn held_by_circuit(&self, pass: &mut Pass<'_>, scope: &Scope, wait: Duration) -> Clearance {
+    fn held_by_circuit(&self, pass: &mut Pass<'_>, scope: &Scope, wait: Duration) -> Next {
         let was_refused = matches!(
             pass.draft.provisioned_reason(),
             Some(Reason::QuotaExceeded | Reason::CapacityExhausted)
@@ -216,7 +232,7 @@ impl ProxyReconciler {
                 ),
             );
         }
-        Clearance::Hold(Next::Turn(wait))
+        Next::Turn(wait)
     }
 
     /// Deletes an instance whose Proxy went while it was being made, for nobody would look for it.

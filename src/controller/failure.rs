@@ -24,7 +24,7 @@ pub(crate) enum Then {
     Backoff,
 }
 
-/// The verdict on an error of a create, get or delete for a Managed Proxy.
+/// The verdict on an error of a create for a Managed Proxy, or on what a create ended with later.
 pub(crate) fn verdict(error: &Error, is_running: bool) -> Verdict {
     let failed = |reason, latch, next| Verdict {
         reason: Some(reason),
@@ -46,11 +46,25 @@ pub(crate) fn verdict(error: &Error, is_running: bool) -> Verdict {
         }
         (Class::Permanent, _) => failed(Word::PermanentError, true, Next::Event),
         // NotFound is an answer, and never gets here from a get; from anything else it is odd.
-        (Class::Transient | Class::NotFound, _) => Verdict {
-            reason: (!is_running).then_some(Word::ProviderError),
-            latch: false,
-            then: Then::Backoff,
-        },
+        (Class::Transient | Class::NotFound, _) => passing(is_running),
+    }
+}
+
+/// The verdict on an error of a read: one that is refused for quota asks for nothing that could be
+/// used up, so that it says nothing of machines.
+pub(crate) fn verdict_of_read(error: &Error, is_running: bool) -> Verdict {
+    match error.class() {
+        Class::QuotaExceeded if !error.has_ended() => passing(is_running),
+        _ => verdict(error, is_running),
+    }
+}
+
+/// The verdict on any error of a delete, which has no inputs that a Proxy could set right.
+pub(crate) fn passing(is_running: bool) -> Verdict {
+    Verdict {
+        reason: (!is_running).then_some(Word::ProviderError),
+        latch: false,
+        then: Then::Backoff,
     }
 }
 
@@ -108,6 +122,19 @@ mod tests {
                 want,
                 "{reason:?}"
             );
+        }
+    }
+
+    #[test]
+    fn r06_a_read_refused_for_quota_says_nothing_of_machines_unless_a_create_ended_so() {
+        for reason in [Reason::Quota, Reason::Capacity] {
+            let refused = Error::new(reason, "text");
+            for is_running in [true, false] {
+                let found = verdict_of_read(&refused, is_running);
+                assert_eq!(found, passing(is_running), "{reason:?} {is_running}");
+            }
+            let ended = refused.with_ended();
+            assert_eq!(verdict_of_read(&ended, false), verdict(&ended, false));
         }
     }
 

@@ -92,7 +92,7 @@ impl ProxyReconciler {
                 tracing::warn!(
                     proxy = pass.proxy().name_any(),
                     instance,
-                    "instance abandoned as its Proxy asks; the operator does not delete it"
+                    "instance abandoned as its Proxy asks; it is an orphan from now on"
                 );
                 self.let_go(pass).await?;
                 pass.deed = Some(Deed::Abandoned(instance));
@@ -214,17 +214,17 @@ impl ProxyReconciler {
             Some(_) => self.look(pass, provider).await,
             None => provider.find(&owner).await,
         };
-        // One read that does not show it is no proof where reads lag; a list is a second one.
+        // One read that does not show it is no proof where reads lag: a list has to agree, and one
+        // that fails does not.
         if matches!(found, Ok(None))
             && pass.recorded().is_some()
             && provider.capabilities().eventually_consistent
-            && let Ok(Some(listed)) = provider.find(&owner).await
         {
-            found = Ok(Some(listed));
+            found = provider.find(&owner).await;
         }
         let found = match found {
             // What was to make it has failed, so there is none.
-            Err(error) if error.is_definite() && pass.draft.get().operation.is_some() => None,
+            Err(error) if error.has_ended() && pass.draft.get().operation.is_some() => None,
             found => found.map_err(Refused::by(name))?,
         };
         match found {

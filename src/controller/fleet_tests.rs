@@ -4,10 +4,13 @@
 //! `PXO_RESYNC_SIZE=10000 cargo test -p proxy-operator --lib t14_`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use controller::{Action, Context, Event, ObjectKey, Reconciler as _};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -19,7 +22,8 @@ use crate::api::conditions::{self, ConditionType, Reason as Word};
 use crate::api::{Machine, Phase, Protocol, Proxy};
 use crate::provider::sim::{Op, Rule, Settings, SimProvider, World};
 use crate::provider::{
-    CreateRequest, Instance, Owner, Provider, ProviderCalls, Reason, Registry, name_from_uid,
+    Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
+    Provider, ProviderCalls, ProviderId, Reason, Registry, name_from_uid,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -277,7 +281,17 @@ fn operator(
     told: &Told,
     view: &View,
 ) -> ProxyReconciler {
-    let sim = Arc::new(SimProvider::new(cloud.clone())) as Arc<dyn Provider>;
+    let sim = Arc::new(SimProvider::new(cloud.clone()));
+    operator_of(sim, server, calls, told, view)
+}
+
+fn operator_of(
+    sim: Arc<dyn Provider>,
+    server: &Server,
+    calls: &ProviderCalls,
+    told: &Told,
+    view: &View,
+) -> ProxyReconciler {
     let providers = Registry::new(BTreeMap::from([("sim".to_owned(), sim)])).counted(calls);
     let (cached, counted) = (Arc::clone(view), Arc::clone(view));
     let mut reconciler = reconciler_of(server.clone(), providers, told);
@@ -298,6 +312,59 @@ fn operator(
         }
     });
     reconciler
+}
+
+/// A cloud that accepts every create, and lets its operation fail for stock as long as it has none.
+#[derive(Clone, Debug)]
+struct OutOfStock {
+    inner: SimProvider,
+    cloud: World,
+    is_out: Arc<AtomicBool>,
+}
+
+impl Provider for OutOfStock {
+    fn create<'a>(&'a self, request: &'a CreateRequest) -> BoxFuture<'a, Result<Creation, Error>> {
+        self.inner.create(request)
+    }
+
+    fn get<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        owner: &'a Owner,
+        hint: &'a Hint,
+    ) -> BoxFuture<'a, Result<Instance, Error>> {
+        if hint.operation.is_some() && self.is_out.load(Ordering::Relaxed) {
+            self.cloud.vanish(id.name());
+            let error = Error::new(Reason::Capacity, "none left").with_ended();
+            return async move { Err(error) }.boxed();
+        }
+        self.inner.get(id, owner, hint)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        id: &'a ProviderId,
+        owner: &'a Owner,
+        incarnation: &'a Incarnation,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.inner.delete(id, owner, incarnation)
+    }
+
+    fn find<'a>(&'a self, owner: &'a Owner) -> BoxFuture<'a, Result<Option<Instance>, Error>> {
+        self.inner.find(owner)
+    }
+
+    fn list_by_tag<'a>(
+        &'a self,
+        cluster_id: &'a str,
+        page: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Page, Error>> {
+        self.inner.list_by_tag(cluster_id, page)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
 }
 
 /// A rollout of 50 Proxies in which no more than the budget is ever out of service.
@@ -360,6 +427,7 @@ async fn t14_a_resync_of_a_large_settled_fleet_writes_nothing() {
             },
             spec_hash: first.spec_hash.clone().expect("stamped"),
             attempt: 1,
+            resent: false,
             machine: Machine::default(),
             protocol: Protocol::Http,
             port: 3128,
@@ -447,6 +515,42 @@ async fn t37_five_hundred_proxies_without_quota_ask_once_in_each_retry_time_and_
     let told = fleet.told.lock().expect("not poisoned");
     let refusals = told.iter().filter(|line| line.starts_with("QuotaExceeded"));
     assert_eq!(refusals.count(), 500, "each was told of once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn t37_stock_that_fails_accepted_creates_later_is_asked_once_in_each_retry_time() {
+    let settings = Settings {
+        boot: Duration::from_secs(20)..Duration::from_secs(40),
+        hidden_for: Duration::from_secs(30),
+        write_ahead: true,
+        ..Settings::default()
+    };
+    let mut fleet = Fleet::on(&settings, 200, &plain());
+    let cloud = OutOfStock {
+        inner: SimProvider::new(fleet.cloud.clone()),
+        cloud: fleet.cloud.clone(),
+        is_out: Arc::new(AtomicBool::new(true)),
+    };
+    fleet.reconciler = operator_of(
+        Arc::new(cloud.clone()),
+        &fleet.server,
+        &fleet.calls,
+        &fleet.told,
+        &fleet.view,
+    );
+    fleet.run(5 * MINUTE).await;
+    assert_eq!(fleet.with_reason(Word::CapacityExhausted), 200);
+    let asked = fleet.calls("create");
+    assert_eq!(asked, 200, "all were accepted before the first failed");
+    fleet.run(30 * MINUTE).await;
+    let tries = fleet.calls("create") - asked;
+    assert!((2..=4).contains(&tries), "one for each round: {tries}");
+    cloud.is_out.store(false, Ordering::Relaxed);
+    fleet.run(60 * MINUTE).await;
+    assert_eq!((fleet.count(Phase::Ready), fleet.cloud.count()), (200, 200));
+    // One that was on its way when stock came in again needs no other.
+    let calls = fleet.calls("create") - asked - tries;
+    assert!((199..=200).contains(&calls), "each by one call: {calls}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -568,6 +672,8 @@ async fn t50_a_machine_that_never_comes_up_is_made_again_every_quarter_of_an_hou
         gaps.iter().all(|gap| (900..=1600).contains(gap)),
         "{gaps:?}"
     );
+    let (first, last) = (gaps[0], gaps[gaps.len() - 1]);
+    assert!(last - first > 300, "the gap grows: {gaps:?}");
     let told = fleet.told.lock().expect("not poisoned");
     let cause = "InstanceReplacing: not running in 900s";
     assert!(told.iter().any(|line| line.starts_with(cause)), "{told:?}");

@@ -6,7 +6,7 @@ use kube_client::Api;
 use kube_core::ResourceExt;
 
 use super::error::Error;
-use super::failure::{self, Then};
+use super::failure::{Then, Verdict};
 use super::inputs::{self, Inputs, Limit};
 use super::pass::Pass;
 use super::plan::{self, Gate, Step};
@@ -69,6 +69,11 @@ impl ProxyReconciler {
             Gate::Open => {}
         }
         pass.draft.edit().latch = None;
+        // Alone it would shut the Proxy again, should this pass have to wait with its create.
+        if pass.draft.provisioned_reason() == Some(Reason::PermanentError) {
+            pass.draft
+                .not_provisioned(Reason::Provisioning, "tried again");
+        }
         let wanted_name = proxy.spec.provider.as_deref().unwrap_or_default();
         let wanted = self.named(wanted_name)?;
         // S-06: an instance is looked after by the provider that made it.
@@ -160,21 +165,21 @@ impl ProxyReconciler {
         inputs::resolve(&secrets, &pass.proxy().spec, limit).await
     }
 
-    /// M10
+    /// M10; `made_from` are the inputs that an error without a remedy speaks of.
     pub(super) fn provider_failure(
         &self,
         pass: &mut Pass<'_>,
         provider: &str,
         error: provider::Error,
-        wanted: Option<&SpecHash>,
+        verdict: Verdict,
+        made_from: Option<&SpecHash>,
     ) -> Result<Next, Error> {
-        let verdict = failure::verdict(&error, pass.draft.is_provisioned());
         if let Some(reason) = verdict.reason {
             pass.draft
                 .not_provisioned(reason, format!("provider {provider}: {error}"));
         }
         if verdict.latch {
-            self.latch(pass, wanted);
+            self.latch(pass, made_from);
         }
         keep_block_while_held(pass);
         match verdict.then {
@@ -224,7 +229,7 @@ impl ProxyReconciler {
 }
 
 /// A pass that failed half-way lifts no block: what holds it still does.
-fn keep_block_while_held(pass: &mut Pass<'_>) {
+pub(super) fn keep_block_while_held(pass: &mut Pass<'_>) {
     if plan::replacement_hold_of(pass.proxy()).is_some() {
         pass.draft.keep_block();
     }

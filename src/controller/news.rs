@@ -175,7 +175,7 @@ fn deed(deed: &Deed) -> Option<News> {
         Deed::Released(id) => Some((Word::InstanceDeleted, format!("{id} is gone"))),
         Deed::Abandoned(id) => Some((
             Word::InstanceAbandoned,
-            format!("{id} is not deleted, as the annotation abandon-instance asks"),
+            format!("{id} is let go as an orphan, as the annotation abandon-instance asks"),
         )),
         Deed::DeletionFailed(words) => Some((
             Word::ProviderError,

@@ -391,7 +391,7 @@ fn r13_what_a_deletion_came_to_decides_what_it_tells() {
             RUNS,
             Some(&left),
             Some(
-                "InstanceAbandoned: sim://px-1 is not deleted, as the annotation abandon-instance asks",
+                "InstanceAbandoned: sim://px-1 is let go as an orphan, as the annotation abandon-instance asks",
             ),
         ),
     ] {

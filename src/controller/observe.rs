@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::brake;
 use super::create::scope_of;
 use super::error::Error;
-use super::managed::Named;
+use super::failure;
+use super::managed::{Named, keep_block_while_held};
 use super::pass::Pass;
 use super::plan::{self, Observation};
 use super::reconcile::ProxyReconciler;
@@ -13,6 +14,7 @@ use super::timing::Next;
 use crate::api::SpecHash;
 use crate::api::conditions::Reason;
 use crate::api::defaults::managed_endpoint;
+use crate::api::hash::Comparison;
 use crate::provider::{self, Class, Instance, Provider};
 
 impl ProxyReconciler {
@@ -23,8 +25,17 @@ impl ProxyReconciler {
     ) -> Result<Next, Error> {
         match self.look_for_drift(pass, owner.provider).await {
             Ok(None) if self.may_not_show_yet(pass, owner.provider) => Ok(self.not_shown_yet(pass)),
+            // What is seen for drift may be a moment old, and a deletion never rests on that (P-28).
             Ok(Some(instance)) if self.judge(pass, Some(&instance)) == Observation::Expired => {
-                self.expired(pass, owner, instance).await
+                match self.look(pass, owner.provider).await {
+                    Ok(Some(instance))
+                        if self.judge(pass, Some(&instance)) == Observation::Expired =>
+                    {
+                        self.expired(pass, owner, instance).await
+                    }
+                    Ok(seen) => self.observed(pass, owner, seen).await,
+                    Err(error) => self.look_failed(pass, owner, error, None),
+                }
             }
             Ok(seen) => self.observed(pass, owner, seen).await,
             Err(error) => self.look_failed(pass, owner, error, None),
@@ -48,10 +59,7 @@ impl ProxyReconciler {
             (Observation::Lost, _) | (_, None) => Ok(self.lost(pass)),
             (Observation::TakeOver, Some(instance)) => {
                 // Whether it is the wanted one is for its own hash to say, in the next pass.
-                let annotation = pass
-                    .annotation()
-                    .and_then(|text| text.parse::<SpecHash>().ok());
-                match instance.spec_hash.clone().or(annotation) {
+                match instance.spec_hash.clone().or(made_from(pass)) {
                     Some(hash) => self.take_over(pass, owner, &instance, &hash).await,
                     None => {
                         pass.draft.record(owner.name, &instance);
@@ -111,6 +119,7 @@ impl ProxyReconciler {
     }
 
     fn count_loss(&self, pass: &mut Pass<'_>) {
+        self.circuits.came_to_nothing(pass.key());
         let streak = brake::one_more(pass.draft.get(), pass.draft.now());
         pass.draft.edit().failure_streak = streak;
     }
@@ -163,12 +172,21 @@ impl ProxyReconciler {
         if pass.draft.provisioned_reason() != Some(reason) {
             self.count_loss(pass);
         }
-        pass.draft
-            .not_provisioned(reason, format!("{cause}; {}", going(instance)));
-        if let Err(refused) = self.delete(pass, owner, instance).await {
-            return self.delete_failed(pass, owner, refused);
+        // The reason stays also where the deletion is refused: it says why the instance is to go,
+        // and that its loss was counted.
+        match self.delete(pass, owner, instance).await {
+            Ok(()) => {
+                pass.draft
+                    .not_provisioned(reason, format!("{cause}; {}", going(instance)));
+                Ok(Next::Deletion)
+            }
+            Err(refused) => {
+                let message = format!("{cause}; {} is not deleted yet", instance.id);
+                pass.draft.not_provisioned(reason, message);
+                keep_block_while_held(pass);
+                Err(refused.into_error(owner.name))
+            }
         }
-        Ok(Next::Deletion)
     }
 
     pub(super) fn running(&self, pass: &mut Pass<'_>, instance: &Instance, reason: Reason) {
@@ -180,11 +198,12 @@ impl ProxyReconciler {
         }
         pass.draft.operation(instance);
         pass.draft.provisioned(reason, "");
+        self.circuits.came_up(pass.key());
         self.budget.give_back(pass.key());
     }
 
     /// A read that failed. What a create refused only after it was accepted shows here, and then
-    /// there is no instance.
+    /// there is no instance. `wanted` is the hash of the inputs, where they are known.
     pub(super) fn look_failed(
         &self,
         pass: &mut Pass<'_>,
@@ -192,16 +211,34 @@ impl ProxyReconciler {
         error: provider::Error,
         wanted: Option<&SpecHash>,
     ) -> Result<Next, Error> {
+        let is_running = pass.draft.is_provisioned();
+        let made_from = made_from(pass).or_else(|| wanted.cloned());
+        if !(error.has_ended() && pass.draft.get().operation.is_some()) {
+            let verdict = failure::verdict_of_read(&error, is_running);
+            return self.provider_failure(pass, owner.name, error, verdict, made_from.as_ref());
+        }
         if error.class() == Class::QuotaExceeded {
-            self.circuits
-                .refused(scope_of(owner.name, &pass.proxy().spec));
+            let scope = scope_of(owner.name, &pass.proxy().spec);
+            self.circuits.refused(scope);
         }
-        if error.is_definite() && pass.draft.get().operation.is_some() {
-            // A create that ends so counts as a loss, or it would be made again at once for ever (S-10).
-            self.count_loss(pass);
-            pass.draft.clear_instance();
+        // A create that ends so counts as a loss, or it would be made again at once for ever (S-10).
+        self.count_loss(pass);
+        pass.draft.clear_instance();
+        let verdict = failure::verdict(&error, false);
+        let is_of_old_inputs = wanted
+            .zip(made_from.as_ref())
+            .is_some_and(|(wanted, made)| {
+                wanted.compare(&made.annotation()) == Comparison::Differs
+            });
+        if verdict.latch && is_of_old_inputs {
+            let message = format!(
+                "provider {}: {error}; the spec has changed since",
+                owner.name
+            );
+            pass.draft.not_provisioned(Reason::ProviderError, message);
+            return Ok(Next::Now);
         }
-        self.provider_failure(pass, owner.name, error, wanted)
+        self.provider_failure(pass, owner.name, error, verdict, made_from.as_ref())
     }
 
     /// Whether "not there" may mean "not shown yet", at providers that say so of themselves.
@@ -227,6 +264,11 @@ impl ProxyReconciler {
         );
         Next::Provisioning
     }
+}
+
+/// The inputs that the instance on record was made from, as written down.
+fn made_from(pass: &Pass<'_>) -> Option<SpecHash> {
+    pass.annotation()?.parse().ok()
 }
 
 pub(super) fn starting(instance: &Instance) -> String {

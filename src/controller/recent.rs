@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use controller::ObjectKey;
 use dashmap::DashMap;
+use dashmap::mapref::one::RefMut;
 use tokio::time::Instant;
 
 /// How long a provider that is not consistent may not show an instance that it made.
@@ -22,6 +23,8 @@ struct Create {
     asked: Instant,
     made: Option<Instant>,
     shown: bool,
+    /// The attempt was opened by this process, which has not sent it yet.
+    is_unsent: bool,
 }
 
 impl Recent {
@@ -32,18 +35,35 @@ impl Recent {
         }
     }
 
-    /// A create is about to be sent, or may have been sent just now by somebody else.
-    pub(crate) fn asked(&self, key: &ObjectKey, attempt: i64) {
-        let now = Instant::now();
-        let mut create = self.creates.entry(key.clone()).or_insert(Create {
+    fn entry(&self, key: &ObjectKey, attempt: i64) -> RefMut<'_, ObjectKey, Create> {
+        self.creates.entry(key.clone()).or_insert_with(|| Create {
             attempt,
-            asked: now,
+            asked: Instant::now(),
             made: None,
             shown: false,
-        });
+            is_unsent: false,
+        })
+    }
+
+    /// This process opens an attempt, and sends it later.
+    pub(crate) fn announced(&self, key: &ObjectKey, attempt: i64) {
+        let mut create = self.entry(key, attempt);
         create.attempt = attempt;
-        create.asked = now;
+        create.asked = Instant::now();
         create.shown = false;
+        create.is_unsent = true;
+    }
+
+    /// A create is about to be sent, or may have been sent just now by somebody else. Answers
+    /// whether nobody can have sent that attempt before.
+    pub(crate) fn asked(&self, key: &ObjectKey, attempt: i64) -> bool {
+        let mut create = self.entry(key, attempt);
+        let is_first = create.is_unsent && create.attempt == attempt;
+        create.attempt = attempt;
+        create.asked = Instant::now();
+        create.shown = false;
+        create.is_unsent = false;
+        is_first
     }
 
     /// The create was answered with an instance.
@@ -124,5 +144,20 @@ mod tests {
         );
         tokio::time::advance(MAY_NOT_SHOW).await;
         assert!(!recent.may_not_show(&key, Some(7)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s13_only_the_process_that_opened_an_attempt_knows_that_it_was_not_sent() {
+        let key = ObjectKey::namespaced("crawl", "a");
+        let recent = Recent::new();
+        assert!(
+            !recent.asked(&key, 1),
+            "an earlier process may have sent it"
+        );
+        recent.announced(&key, 2);
+        assert!(!recent.asked(&key, 1), "another attempt");
+        recent.announced(&key, 2);
+        assert!(recent.asked(&key, 2), "the first time");
+        assert!(!recent.asked(&key, 2), "the second time");
     }
 }

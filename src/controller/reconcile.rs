@@ -118,6 +118,7 @@ impl ProxyReconciler {
             if branch != Branch::Managed {
                 // It stands in for no other any more.
                 self.budget.give_back(key);
+                self.circuits.came_to_nothing(key);
             }
             let outcome = match branch {
                 Branch::Delete => self.reconcile_delete(&mut pass).await,
@@ -148,6 +149,7 @@ impl ProxyReconciler {
         self.recent.forget(key);
         self.unclaimed.forget(key);
         self.budget.give_back(key);
+        self.circuits.came_to_nothing(key);
     }
 
     /// S-12: what no later pass could take back is done by a leader on a live copy alone.

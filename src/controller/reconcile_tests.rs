@@ -512,6 +512,33 @@ async fn t12_a_stopped_instance_is_deleted_and_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn t12_a_stopped_instance_whose_deletion_is_refused_counts_as_one_loss() {
+    for reason in [Reason::Unavailable, Reason::Quota, Reason::InvalidInput] {
+        let mut world = settled(&managed()).await;
+        world
+            .provider
+            .change(INSTANCE, |instance| instance.state = InstanceState::Stopped);
+        for round in 0..5 {
+            let refused = ProviderError::new(reason, "no deletions now");
+            world.provider.fault("delete", Fault::Before(refused));
+            let error = world.pass().await.expect_err("backoff");
+            assert!(error.to_string().contains("no deletions now"), "{error}");
+            assert_eq!(world.condition("Provisioned"), "False/InstanceStopped");
+            assert!(world.message().contains("not deleted yet"));
+            let streak = world.proxy().status.expect("written").failure_streak;
+            assert_eq!(streak, 1, "{reason:?}, round {round}");
+            let writes = world.server.take_writes().len();
+            assert_eq!(writes, usize::from(round == 0), "C-08: nothing new");
+        }
+        assert!(world.run().await);
+        assert_eq!(
+            (world.phase().as_str(), world.provider.made()),
+            ("Ready", 2)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn t13_an_instance_deleted_by_hand_is_made_again_exactly_once() {
     let mut world = settled(&managed()).await;
     world.provider.vanish(INSTANCE);
@@ -798,24 +825,31 @@ async fn r06_each_class_of_error_has_its_own_end() {
     }
 }
 
-/// P-25: the create was accepted, and what it began has failed since, by nobody's fault.
-async fn failed_on_the_way() -> World {
-    let mut world = World::new(&managed());
-    world.ok().await;
-    world.ok().await;
-    assert_eq!(world.status("providerID"), "fake://px-u1");
-    let noted = json!({ "status": { "operation": "operation-1" } });
-    world.server.edit(PATH, &noted);
-    world.provider.vanish(INSTANCE);
+/// P-25: the create was accepted, and its operation goes on.
+async fn on_the_way(spec: &serde_json::Value) -> World {
+    let mut world = World::new(spec);
+    world.put_secret("aGVsbG8=");
+    world.provider.be_a_cloud();
+    for _ in 0..3 {
+        world.ok().await;
+    }
+    assert_eq!(world.status("operation"), "operation-1");
     world.provider.take_calls();
-    let failed = ProviderError::new(Reason::Unavailable, "INTERNAL_ERROR").with_ended();
+    world
+}
+
+/// The same, and the operation has failed since.
+async fn failed_on_the_way(spec: &serde_json::Value, reason: Reason) -> World {
+    let world = on_the_way(spec).await;
+    world.provider.vanish(INSTANCE);
+    let failed = ProviderError::new(reason, "the operation failed").with_ended();
     world.provider.fault("get", Fault::Before(failed));
     world
 }
 
 #[tokio::test(start_paused = true)]
 async fn s13_an_operation_that_failed_leaves_no_instance_on_record() {
-    let mut world = failed_on_the_way().await;
+    let mut world = failed_on_the_way(&managed(), Reason::Unavailable).await;
     world.pass().await.expect_err("with backoff");
     assert_eq!(world.condition("Provisioned"), "False/ProviderError");
     let status = world.proxy().status.expect("written");
@@ -830,9 +864,220 @@ async fn s13_an_operation_that_failed_leaves_no_instance_on_record() {
 
 #[tokio::test(start_paused = true)]
 async fn x03_an_operation_that_failed_holds_no_deletion_up() {
-    let mut world = failed_on_the_way().await;
+    let mut world = failed_on_the_way(&managed(), Reason::Unavailable).await;
+    tokio::time::advance(Duration::from_secs(30)).await;
     world.server.delete(PATH);
     world.ok().await;
+    assert!(world.server.get(PATH).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn t48_a_read_that_is_refused_for_quota_lets_no_instance_go() {
+    for reason in [Reason::Quota, Reason::Capacity] {
+        let mut world = on_the_way(&managed()).await;
+        world.server.delete(PATH);
+        let refused = ProviderError::new(reason, "Quota exceeded for quota metric");
+        world.provider.fault("get", Fault::Before(refused));
+        world.pass().await.expect_err("backoff");
+        assert_eq!(finalizers(&world.proxy()), [FINALIZER], "{reason:?}");
+        assert_eq!(world.condition("Provisioned"), "False/Deleting");
+        assert_eq!(world.status("operation"), "operation-1");
+        assert!(world.run().await);
+        assert!(world.server.get(PATH).is_none() && world.provider.see(INSTANCE).is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn t48_a_read_that_is_refused_for_quota_takes_no_instance_off_the_record() {
+    let refused = |reason| Fault::Before(ProviderError::new(reason, "too many reads"));
+    for reason in [Reason::Quota, Reason::Capacity] {
+        let mut world = on_the_way(&managed()).await;
+        world.provider.fault("get", refused(reason));
+        world.pass().await.expect_err("backoff");
+        assert_eq!(world.status("providerID"), "fake://px-u1", "{reason:?}");
+        assert_eq!(world.status("operation"), "operation-1");
+        assert_eq!(world.condition("Provisioned"), "False/ProviderError");
+        let streak = world.proxy().status.expect("written").failure_streak;
+        assert_eq!(
+            (streak, world.circuit_wait()),
+            (0, None),
+            "no create was refused"
+        );
+
+        world.provider.run(INSTANCE, "10.0.0.1");
+        world.ok().await;
+        world.server.take_writes();
+        world.provider.fault("get", refused(reason));
+        world.pass().await.expect_err("backoff");
+        assert_eq!(world.condition("Provisioned"), "True/Created");
+        assert!(world.server.take_writes().is_empty(), "it serves on");
+        assert_eq!(world.circuit_wait(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn t49_stock_that_fails_a_create_after_it_was_accepted_is_told_and_waited_for() {
+    let mut world = failed_on_the_way(&managed(), Reason::Capacity).await;
+    let Action::RequeueAfter(wait) = world.ok().await else {
+        panic!("it comes again")
+    };
+    assert!(
+        (480..=720).contains(&wait.as_secs()),
+        "QUOTA_RETRY: {wait:?}"
+    );
+    assert_eq!(world.condition("Provisioned"), "False/CapacityExhausted");
+    assert!(world.message().contains("the operation failed"));
+    assert_eq!(world.phase(), "Pending");
+    assert_eq!(world.status("providerID"), "");
+    assert_eq!(world.circuit_wait(), Some(Duration::from_secs(600)));
+    world.provider.take_calls();
+    tokio::time::advance(Duration::from_secs(300)).await;
+    world.ok().await;
+    assert!(world.provider.take_calls().is_empty(), "no hot loop");
+    assert_eq!(world.condition("Provisioned"), "False/CapacityExhausted");
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert!(world.run().await);
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn t39_inputs_that_fail_a_create_late_are_freed_by_another_secret() {
+    let spec = json!({ "provider": "fake", "cloudInit": { "secretRef": { "name": "boot" } } });
+    let mut world = failed_on_the_way(&spec, Reason::InvalidInput).await;
+    assert_eq!(world.ok().await, Action::Done);
+    assert_eq!(world.condition("Provisioned"), "False/PermanentError");
+    world.put_secret("aGVsbG8=");
+    assert_eq!(world.ok().await, Action::Done);
+    assert_eq!(world.phase(), "Failed", "the same bytes");
+    assert_eq!(world.provider.made(), 1);
+    world.put_secret("d29ybGQ=");
+    assert!(world.run().await);
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn t39_inputs_that_fail_late_do_not_latch_those_that_replaced_them_meanwhile() {
+    let mut world = failed_on_the_way(&managed(), Reason::InvalidInput).await;
+    world.server.edit(PATH, &json!({ "spec": { "port": 9 } }));
+    world.ok().await;
+    assert_eq!(world.condition("Provisioned"), "False/ProviderError");
+    assert!(world.proxy().status.expect("written").latch.is_none());
+    assert!(world.run().await);
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
+}
+
+/// The circuit of the provider is open, and its time to try again has come.
+async fn due_to_try() -> World {
+    let mut world = World::new(&managed());
+    world.provider.be_a_cloud();
+    world.ok().await;
+    world.ok().await;
+    let refused = ProviderError::new(Reason::Quota, "none left");
+    world.provider.fault("create", Fault::Before(refused));
+    world.ok().await;
+    tokio::time::advance(Duration::from_secs(720)).await;
+    world.ok().await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn s09_a_try_counts_once_its_instance_runs() {
+    let mut world = due_to_try().await;
+    world.ok().await;
+    assert_eq!(world.provider.made(), 1);
+    let waits = Some(Duration::from_secs(10));
+    assert_eq!(world.circuit_wait(), waits, "only accepted");
+    world.ok().await;
+    assert_eq!(world.circuit_wait(), waits, "still coming up");
+    world.provider.run(INSTANCE, "10.0.0.1");
+    world.ok().await;
+    assert_eq!(world.circuit_wait(), None, "the others follow");
+}
+
+#[tokio::test(start_paused = true)]
+async fn s09_a_try_that_could_not_be_noted_down_goes_on_itself() {
+    let mut world = due_to_try().await;
+    world.thaw();
+    world.freeze();
+    let label = json!({ "metadata": { "labels": { "pool": "a" } } });
+    world
+        .server
+        .after_look(move |server| server.edit(PATH, &label));
+    world.ok().await;
+    assert_eq!(
+        (world.provider.made(), world.status("providerID").as_str()),
+        (1, ""),
+        "made, and the annotation was refused"
+    );
+    world.thaw();
+    world.ok().await;
+    assert_eq!(world.status("providerID"), "fake://px-u1");
+    assert_eq!(world.circuit_wait(), Some(Duration::from_secs(10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn s09_a_try_that_is_not_sent_uses_up_no_turn() {
+    let mut world = due_to_try().await;
+    world.do_not_lead();
+    world.pass().await.expect_err("not sure of leading");
+    assert_eq!(
+        (world.provider.made(), world.circuit_wait()),
+        (0, None),
+        "another may try"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn s13_a_create_that_may_have_been_sent_before_is_told_so() {
+    let unsure = || Fault::Before(ProviderError::new(Reason::Timeout, "no answer"));
+    let mut world = World::new(&managed());
+    world.provider.be_a_cloud();
+    world.ok().await;
+    world.ok().await;
+    world.provider.fault("create", unsure());
+    world.pass().await.expect_err("backoff");
+    world.provider.fault("create", unsure());
+    world.pass().await.expect_err("backoff");
+    assert_eq!(world.provider.take_resent(), [false, true]);
+    world.restart();
+    world.ok().await;
+    assert_eq!(
+        world.provider.take_resent(),
+        [true],
+        "by the process before"
+    );
+    assert_eq!(world.proxy().status.expect("written").create_attempts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn x03_an_instance_that_one_read_does_not_show_is_gone_when_a_list_agrees() {
+    let mut world = on_the_way(&managed()).await;
+    world.provider.run(INSTANCE, "10.0.0.1");
+    world.ok().await;
+    world.server.delete(PATH);
+    let flap = || Fault::Before(ProviderError::new(Reason::Gone, "not found"));
+    world.provider.fault("get", flap());
+    let down = ProviderError::new(Reason::Unavailable, "zone z did not answer");
+    world.provider.fault("find", Fault::Before(down));
+    world.provider.take_calls();
+    world.pass().await.expect_err("backoff");
+    assert_eq!(world.provider.take_calls(), ["get px-u1", "find px-u1"]);
+    assert_eq!(finalizers(&world.proxy()), [FINALIZER]);
+    assert!(world.message().contains("zone z"), "{}", world.message());
+    world.provider.fault("get", flap());
+    world.ok().await;
+    let calls = world.provider.take_calls();
+    assert_eq!(calls, ["get px-u1", "find px-u1", "delete px-u1"]);
+    assert!(world.run().await);
     assert!(world.server.get(PATH).is_none());
 }
 
@@ -943,7 +1188,11 @@ async fn t08_an_instance_is_replaced_at_its_greatest_age() {
     tokio::time::advance(Duration::from_secs(100)).await;
     world.provider.take_calls();
     world.ok().await;
-    assert_eq!(world.provider.take_calls(), ["get px-u1", "delete px-u1"]);
+    assert_eq!(
+        world.provider.take_calls(),
+        ["get px-u1", "get px-u1", "delete px-u1"],
+        "P-28: by a look of its own"
+    );
     assert_eq!(world.condition("Provisioned"), "False/Replacing");
     assert!(world.run().await);
     assert_eq!(
@@ -954,6 +1203,25 @@ async fn t08_an_instance_is_replaced_at_its_greatest_age() {
     assert_eq!(status.failure_streak, 0, "no loss");
     let replaced = status.replacements.expect("counted");
     assert_eq!(replaced.last_reason.as_deref(), Some("Replacing"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn p28_an_age_that_an_old_view_shows_deletes_nothing() {
+    let spec = json!({ "provider": "fake", "rotation": { "maxAgeSeconds": 600 } });
+    let mut world = settled(&spec).await;
+    let made = virtual_now();
+    world
+        .provider
+        .change(INSTANCE, |instance| instance.created = Some(made));
+    tokio::time::advance(Duration::from_secs(600)).await;
+    world.provider.show_once_as_it_is(INSTANCE);
+    world.provider.change(INSTANCE, |instance| {
+        instance.created = Some(virtual_now());
+    });
+    world.provider.take_calls();
+    world.ok().await;
+    assert_eq!(world.provider.take_calls(), ["get px-u1", "get px-u1"]);
+    assert_eq!(world.condition("Provisioned"), "True/Created");
 }
 
 #[tokio::test(start_paused = true)]
@@ -1206,7 +1474,9 @@ async fn t44_an_abandoned_instance_goes_on_running() {
     );
     assert_eq!(
         world.take_events(),
-        ["InstanceAbandoned: fake://px-u1 is not deleted, as the annotation abandon-instance asks"]
+        [
+            "InstanceAbandoned: fake://px-u1 is let go as an orphan, as the annotation abandon-instance asks"
+        ]
     );
 }
 
@@ -1243,10 +1513,20 @@ async fn t46_a_create_waits_for_an_older_instance_to_go() {
     world
         .provider
         .change(INSTANCE, |instance| instance.deleting = true);
-    world.pass().await.expect_err("backoff");
+    for _ in 0..2 {
+        let error = world.pass().await.expect_err("it waits");
+        assert!(error.to_string().contains("still going"), "{error}");
+        let of_pass = error.source().downcast_ref::<Error>().expect("of a pass");
+        assert_eq!(of_pass.retry_after(), Some(Duration::from_secs(2)), "S-01");
+        assert_eq!(world.condition("Provisioned"), "False/ProviderError");
+        assert_eq!(world.provider.made(), 1, "none beside the old one");
+    }
     world.provider.vanish(INSTANCE);
     assert!(world.run().await);
-    assert_eq!(world.phase(), "Ready");
+    assert_eq!(
+        (world.phase().as_str(), world.provider.made()),
+        ("Ready", 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use super::budget::Group;
 use super::drain::{Drain, drain};
 use super::error::Error;
+use super::failure;
 use super::managed::Named;
 use super::pass::Pass;
 use super::plan::{self, Hold, Replacement};
@@ -186,7 +187,7 @@ impl ProxyReconciler {
         Ok(())
     }
 
-    pub(super) fn delete_failed(
+    fn delete_failed(
         &self,
         pass: &mut Pass<'_>,
         owner: Named<'_>,
@@ -194,7 +195,10 @@ impl ProxyReconciler {
     ) -> Result<Next, Error> {
         match refused {
             DeleteRefused::Unconfirmed(error) => Err(error),
-            DeleteRefused::Provider(error) => self.provider_failure(pass, owner.name, error, None),
+            DeleteRefused::Provider(error) => {
+                let verdict = failure::passing(pass.draft.is_provisioned());
+                self.provider_failure(pass, owner.name, error, verdict, None)
+            }
         }
     }
 
@@ -218,4 +222,17 @@ pub(super) enum DeleteRefused {
     Unconfirmed(Error),
     /// The provider refused.
     Provider(provider::Error),
+}
+
+impl DeleteRefused {
+    /// The same as an error of the pass; `provider` is whom it asked.
+    pub(super) fn into_error(self, provider: &str) -> Error {
+        match self {
+            Self::Unconfirmed(error) => error,
+            Self::Provider(source) => Error::Provider {
+                provider: provider.to_owned(),
+                source,
+            },
+        }
+    }
 }

@@ -19,7 +19,7 @@ use kube_client::client::Body;
 use serde_json::{Value, json};
 
 use super::budget::{Budget, Census};
-use super::circuit::Circuits;
+use super::circuit::{Circuits, Scope};
 use super::drain::NoLeases;
 use super::recent::Recent;
 use super::reconcile::ProxyReconciler;
@@ -649,6 +649,16 @@ impl World {
     /// This process is not sure to lead, from now on.
     pub(crate) fn do_not_lead(&mut self) {
         self.reconciler.leads = Arc::new(|| false);
+    }
+
+    /// How long the create of another Proxy would have to wait for the provider's quota circuit now.
+    pub(crate) fn circuit_wait(&self) -> Option<Duration> {
+        let scope = Scope {
+            provider: "fake".to_owned(),
+            zone: None,
+        };
+        let other = ObjectKey::namespaced("crawl", "other");
+        self.reconciler.circuits.wait(&scope, &other)
     }
 
     /// So many other Proxies of the group are out of service, from now on.

@@ -15,6 +15,7 @@ pub(crate) fn request(uid: &str) -> CreateRequest {
         owner: owner(uid),
         spec_hash: spec_hash(&ProxySpec::default(), None, None),
         attempt: 1,
+        resent: false,
         machine: Machine::default(),
         protocol: Protocol::Http,
         port: 3128,

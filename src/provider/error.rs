@@ -162,6 +162,15 @@ impl Error {
         self.0.ended || matches!(self.class(), Class::QuotaExceeded | Class::Permanent)
     }
 
+    /// True if the call that the error tells of was accepted, and what it began has ended so: the
+    /// instance that a create was to make will not come.
+    ///
+    /// A read that is refused tells nothing of that, whatever its class.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.ended
+    }
+
     /// True for [`Class::NotFound`].
     #[must_use]
     pub fn is_not_found(&self) -> bool {

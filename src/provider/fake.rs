@@ -36,6 +36,12 @@ struct World {
     faults: BTreeMap<&'static str, VecDeque<Fault>>,
     calls: Vec<String>,
     made: u64,
+    /// Reads may lag, and attempts are to be written down, as at a cloud.
+    is_cloud: bool,
+    /// What the next read shows instead of the instance.
+    stale: Option<Instance>,
+    /// By create: whether it was said to be sent once more.
+    resent: Vec<bool>,
 }
 
 #[derive(Clone, Debug)]
@@ -83,13 +89,31 @@ impl FakeProvider {
         );
     }
 
+    /// From now on reads may lag, attempts are to be written down, and what a create begins is an
+    /// operation until the instance runs.
+    pub(crate) fn be_a_cloud(&self) {
+        self.world().is_cloud = true;
+    }
+
+    /// For each create so far, whether it was said to be sent once more; forgets them.
+    pub(crate) fn take_resent(&self) -> Vec<bool> {
+        std::mem::take(&mut self.world().resent)
+    }
+
     /// Lets the instance of that name run at `ip`.
     pub(crate) fn run(&self, name: &str, ip: &str) {
         self.change(name, |instance| {
+            instance.operation = None;
             instance.state = InstanceState::Running;
             instance.ready = true;
             instance.ips = vec![ip.to_owned()];
         });
+    }
+
+    /// Lets the next read show the instance as it is now, whatever becomes of it.
+    pub(crate) fn show_once_as_it_is(&self, name: &str) {
+        let seen = self.see(name);
+        self.world().stale = seen;
     }
 
     /// Lets the instance of that name vanish.
@@ -215,7 +239,10 @@ impl World {
         }
         self.made += 1;
         let hash = SpecHash::from_tag(&request.spec_hash.tag()).ok();
-        let instance = instance(&name, &format!("inc-{}", self.made), hash);
+        let mut instance = instance(&name, &format!("inc-{}", self.made), hash);
+        instance.operation = self
+            .is_cloud
+            .then(|| Arc::from(format!("operation-{}", self.made)));
         let record = Record {
             owner: Some(request.owner.clone()),
             instance: instance.clone(),
@@ -229,6 +256,7 @@ impl Provider for FakeProvider {
     fn create<'a>(&'a self, request: &'a CreateRequest) -> BoxFuture<'a, Result<Creation, Error>> {
         async move {
             let name = request.owner.instance_name();
+            self.world().resent.push(request.resent);
             self.call("create", &name, |world| world.create(request))
                 .await
         }
@@ -243,8 +271,11 @@ impl Provider for FakeProvider {
     ) -> BoxFuture<'a, Result<Instance, Error>> {
         async move {
             let name = name_of(id);
-            self.call("get", &name, |world| world.read(&name, owner))
-                .await
+            self.call("get", &name, |world| match world.stale.take() {
+                Some(stale) => Ok(stale),
+                None => world.read(&name, owner),
+            })
+            .await
         }
         .boxed()
     }
@@ -305,10 +336,11 @@ impl Provider for FakeProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
+        let is_cloud = self.world().is_cloud;
         Capabilities {
             max_cloud_init_bytes: 64,
-            write_ahead: false,
-            eventually_consistent: false,
+            write_ahead: is_cloud,
+            eventually_consistent: is_cloud,
             supports_spot: true,
         }
     }

@@ -158,6 +158,10 @@ pub struct CreateRequest {
     pub spec_hash: SpecHash,
     /// Number of this attempt, from 1; a retry of an attempt without answer keeps its number.
     pub attempt: i64,
+    /// This attempt may have been sent before, by this process or an earlier one, maybe with other
+    /// inputs: its instance may exist. Told where the provider has attempts written down
+    /// ([`Capabilities::write_ahead`]).
+    pub resent: bool,
     /// What the instance is made of.
     pub machine: Machine,
     /// What the proxy speaks.

@@ -199,10 +199,13 @@ pub struct HealthError {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Replacements {
-    /// Replacements within 24 hours, as of lastTime.
+    /// Replacements from windowStart to lastTime, which are less than 24 hours apart.
     #[serde(rename = "count24h")]
     #[schemars(range(min = 0))]
     pub count_24h: i32,
+    /// When the first of those began that count24h counts; a later one starts anew after 24 hours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_start: Option<Time>,
     /// When the latest one began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_time: Option<Time>,

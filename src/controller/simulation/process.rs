@@ -513,13 +513,11 @@ impl Mortal {
                 die(&self.dead);
                 return never().await;
             }
-            if matches!(fate, Fate::Lost | Fate::Refused) {
-                let is_quota = fate == Fate::Refused && op == "create";
-                return fault(if is_quota {
-                    Reason::Quota
-                } else {
-                    Reason::Unavailable
-                });
+            match fate {
+                Fate::Lost => return fault(Reason::Unavailable),
+                // Of machines, or of calls: reads and deletions are refused by that word too.
+                Fate::Refused => return fault(Reason::Quota),
+                _ => {}
             }
             let answer = call.await;
             self.universe.check();

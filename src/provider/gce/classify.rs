@@ -167,6 +167,11 @@ pub fn verdict(op: Op, refusal: &Refusal) -> Verdict {
             let mut verdict = by_reason(answer)
                 .map(Verdict::of)
                 .unwrap_or_else(|| by_status(op, answer));
+            // Machines are what a quota or a stock has none of left, and only an insert asks for one.
+            if op != Op::Insert && matches!(verdict.reason, Some(Reason::Quota | Reason::Capacity))
+            {
+                verdict = Verdict::of(Reason::Throttled);
+            }
             verdict.retry_after = verdict.retry_after.max(answer.retry_after);
             verdict
         }
@@ -202,6 +207,7 @@ fn by_status(op: Op, answer: &Answer) -> Verdict {
         (_, 401 | 403) => Verdict::of(Reason::Credentials),
         (Op::Get | Op::Delete | Op::Operation, 404) => Verdict::of(Reason::Gone),
         (Op::Insert, 404) if names_an_input(&text) => Verdict::of(Reason::InvalidInput),
+        (Op::Insert, 400) if text.contains("not ready") => Verdict::of(Reason::Unavailable),
         (Op::Insert, 400) if is_about_input(answer) => Verdict::of(Reason::InvalidInput),
         (Op::Insert, 413) => Verdict::of(Reason::InvalidInput),
         (_, 503) if is_stock_text(&text) => Verdict::of(Reason::Capacity),
@@ -241,7 +247,9 @@ fn is_stock(reason: &str) -> bool {
 }
 
 fn is_stock_text(text: &str) -> bool {
-    is_stock(&spelled(text)) || text.contains("does not have enough resources available")
+    is_stock(&spelled(text))
+        || text.contains("does not have enough resources available")
+        || (text.contains("ip space") && text.contains("exhausted"))
 }
 
 /// The resource that was not found is one that the Proxy names, not the project or the API.

@@ -13,10 +13,11 @@
 //!   that was begun, and never makes a second VM.
 //! - Nobody waits for an operation: what it ends with shows in the next look at a VM that is missing.
 //! - A name is taken once in a *zone*. A Proxy whose zone was edited between a crash and the retry
-//!   would get a second VM, so a create first asks all zones for the name. Where that list fails, the
-//!   create goes on: a zone that is down somewhere must not keep a whole project from new VMs.
-//! - Metadata holds user data and credentials. It is dropped where a VM is read, and cut out of the
-//!   texts of refusals.
+//!   would get a second VM, so a create first asks all zones for the name. Where that list fails, an
+//!   attempt that may have been sent before waits. One that goes out for the first time does not: a
+//!   zone that is down somewhere must not keep a whole project from new VMs.
+//! - Metadata holds user data and credentials. It is wiped where a VM is read or not sent, and cut out
+//!   of the texts of refusals.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -32,8 +33,8 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::{
-    Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, InstanceState,
-    Listed, Owner, Pace, Page, Provider, ProviderId, Reason,
+    Capabilities, Class, CreateRequest, Creation, Error, Hint, Incarnation, Instance,
+    InstanceState, Listed, Owner, Pace, Page, Provider, ProviderId, Reason,
 };
 use crate::crash::{self, Cp};
 
@@ -44,6 +45,7 @@ pub mod request;
 pub mod settings;
 pub mod snapshot;
 pub mod state;
+pub mod wiping;
 
 pub use client::from_file as credentials_from_file;
 pub use settings::Settings;
@@ -53,6 +55,7 @@ use client::Clients;
 use google_cloud_gax::error::Error as ApiError;
 use id::Place;
 use snapshot::Snapshot;
+use wiping::Wiping;
 
 /// How long a create waits for an older VM of the same name to go.
 const BEING_DELETED_RETRY: Duration = Duration::from_secs(2);
@@ -119,23 +122,24 @@ impl GceProvider {
     }
 
     async fn create_vm(&self, request: &CreateRequest) -> Result<Creation, Error> {
-        let insert = request::build(request, &self.settings)?;
         let owner = &request.owner;
         let name = owner.instance_name();
+        // Before the inputs are looked at: they may be no good any more, and the VM of older ones there.
+        if request.resent
+            && let Some(found) = self.find_vm(owner).await?
+        {
+            return adopted(found, &name);
+        }
+        let insert = request::build(request, &self.settings)?;
         let place = Place {
             project: self.settings.project.as_str(),
             zone: insert.zone.as_str(),
             name: &name,
         };
-        match self.find_vm(owner).await {
-            Ok(Some(found)) => return adopted(found, place),
-            Ok(None) => {}
-            Err(error) if matches!(error.reason(), Reason::Credentials | Reason::Throttled) => {
-                return Err(error);
-            }
-            Err(error) => {
-                tracing::warn!(%error, vm = name, "other zones were not asked for the name; created all the same");
-            }
+        if !request.resent
+            && let Some(found) = self.look_around(owner).await?
+        {
+            return adopted(found, &name);
         }
         let subject = format!("{name} in {} with machine type {}", place.zone, insert.size);
         let sent = self
@@ -146,7 +150,7 @@ impl GceProvider {
             .set_project(place.project)
             .set_zone(place.zone)
             .set_request_id(id::insert_request(&owner.uid, request.attempt))
-            .set_body(insert.vm)
+            .set_body(insert.vm.into_inner())
             .send()
             .await;
         let operation = match sent {
@@ -187,9 +191,21 @@ impl GceProvider {
             Ok(seen) if seen.incarnation == life && is_made_from(&seen, request) => {
                 Ok(Creation::Created(seen))
             }
-            Ok(seen) if seen.deleting => Err(being_deleted(place)),
+            Ok(seen) if seen.deleting => Err(being_deleted(&name)),
             Ok(seen) => Ok(Creation::Adopted(seen)),
             Err(_) => Ok(Creation::Created(unseen)),
+        }
+    }
+
+    /// Asks all zones for a VM of an attempt that nobody has sent before: one of another attempt, whose
+    /// end was told. A list that fails says nothing then.
+    async fn look_around(&self, owner: &Owner) -> Result<Option<Instance>, Error> {
+        match self.find_vm(owner).await {
+            Err(error) if !matches!(error.reason(), Reason::Credentials | Reason::Throttled) => {
+                tracing::warn!(%error, vm = owner.instance_name(), "other zones were not asked for the name; created all the same");
+                Ok(None)
+            }
+            answer => answer,
         }
     }
 
@@ -204,10 +220,10 @@ impl GceProvider {
                 ),
             )),
             Ok(vm) => match state::instance(place.project, &vm, &Hint::default()) {
-                Some(found) => adopted(found, place),
-                None => Err(being_deleted(place)),
+                Some(found) => adopted(found, place.name),
+                None => Err(being_deleted(place.name)),
             },
-            Err(error) if error.is_not_found() => Err(being_deleted(place)),
+            Err(error) if error.is_not_found() => Err(being_deleted(place.name)),
             Err(error) => Err(error),
         }
     }
@@ -384,7 +400,7 @@ impl GceProvider {
         state::instance(place.project, &vm, hint).ok_or_else(gone)
     }
 
-    async fn vm(&self, place: Place<'_>) -> Result<model::Instance, Error> {
+    async fn vm(&self, place: Place<'_>) -> Result<Wiping<model::Instance>, Error> {
         let sent = self
             .clients()
             .await?
@@ -395,7 +411,8 @@ impl GceProvider {
             .set_instance(place.name)
             .send()
             .await;
-        sent.map_err(|error| refused(Op::Get, place.name, &error))
+        sent.map(Wiping::new)
+            .map_err(|error| refused(Op::Get, place.name, &error))
     }
 
     /// P-26
@@ -477,7 +494,7 @@ impl GceProvider {
                 }
             }
             silent.extend(unreachable(&answer));
-            page = answer.next_page_token.filter(|token| !token.is_empty());
+            page = next_page(&answer);
             if page.is_none() {
                 break;
             }
@@ -504,7 +521,7 @@ impl GceProvider {
         Ok(Page {
             instances,
             unreachable: unreachable(&answer),
-            next: answer.next_page_token.filter(|token| !token.is_empty()),
+            next: next_page(&answer),
         })
     }
 
@@ -512,7 +529,7 @@ impl GceProvider {
         &self,
         filter: &str,
         page: Option<&str>,
-    ) -> Result<model::InstanceAggregatedList, Error> {
+    ) -> Result<Wiping<model::InstanceAggregatedList>, Error> {
         let mut call = self
             .clients()
             .await?
@@ -526,6 +543,7 @@ impl GceProvider {
         }
         call.send()
             .await
+            .map(Wiping::new)
             .map_err(|error| refused(Op::List, "of all zones", &error))
     }
 }
@@ -549,16 +567,16 @@ fn named(
 }
 
 /// What a create says of a VM that was there before.
-fn adopted(found: Instance, place: Place<'_>) -> Result<Creation, Error> {
+fn adopted(found: Instance, name: &str) -> Result<Creation, Error> {
     if found.deleting {
-        Err(being_deleted(place))
+        Err(being_deleted(name))
     } else {
         Ok(Creation::Adopted(found))
     }
 }
 
-fn being_deleted(place: Place<'_>) -> Error {
-    let text = format!("an older VM {} is still being deleted", place.name);
+fn being_deleted(name: &str) -> Error {
+    let text = format!("an older VM {name} is still being deleted");
     Error::new(Reason::BeingDeleted, text).with_retry_after(BEING_DELETED_RETRY)
 }
 
@@ -568,18 +586,24 @@ fn is_made_from(seen: &Instance, request: &CreateRequest) -> bool {
         .is_some_and(|hash| hash.tag() == request.spec_hash.tag())
 }
 
-/// A deletion has no inputs that a Proxy could set right.
+/// A deletion asks for no machine, and has no inputs that a Proxy could set right.
 fn as_passing(error: Error) -> Error {
-    if error.reason() == Reason::InvalidInput {
-        Error::new(Reason::Unavailable, error.message().to_owned())
-    } else {
-        error
+    match error.class() {
+        Class::QuotaExceeded | Class::Permanent => {
+            Error::new(Reason::Unavailable, error.message().to_owned())
+        }
+        Class::NotFound | Class::Transient => error,
     }
 }
 
 fn refused(op: Op, subject: &str, error: &ApiError) -> Error {
     let refusal = classify::read(error);
     classify::error(op, subject, &refusal, &classify::verdict(op, &refusal))
+}
+
+fn next_page(answer: &model::InstanceAggregatedList) -> Option<String> {
+    let token = answer.next_page_token.as_ref();
+    token.filter(|token| !token.is_empty()).cloned()
 }
 
 fn vms(answer: &model::InstanceAggregatedList) -> impl Iterator<Item = &model::Instance> {

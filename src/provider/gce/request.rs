@@ -6,8 +6,10 @@ use std::fmt;
 use google_cloud_compute_v1::model;
 use google_cloud_compute_v1::model::access_config::NetworkTier as Tier;
 use google_cloud_compute_v1::model::scheduling::{InstanceTerminationAction, ProvisioningModel};
+use zeroize::Zeroizing;
 
 use super::settings::{Settings, Zone};
+use super::wiping::Wiping;
 use crate::api::{GceMachine, Machine, NetworkTier, Protocol};
 use crate::provider::{CreateRequest, Error, MANAGED_BY, Owner, Reason};
 
@@ -51,8 +53,8 @@ pub struct Insert {
     pub zone: Zone,
     /// Machine type, for messages.
     pub size: String,
-    /// The VM.
-    pub vm: model::Instance,
+    /// The VM; its metadata is wiped unless it is sent.
+    pub vm: Wiping<model::Instance>,
 }
 
 impl fmt::Debug for Insert {
@@ -109,7 +111,11 @@ pub fn build(request: &CreateRequest, settings: &Settings) -> Result<Insert, Err
     if let Some(platform) = gce.min_cpu_platform {
         vm = vm.set_min_cpu_platform(platform);
     }
-    Ok(Insert { zone, size, vm })
+    Ok(Insert {
+        zone,
+        size,
+        vm: Wiping::new(vm),
+    })
 }
 
 /// The labels that say whose a VM is.
@@ -235,11 +241,12 @@ fn metadata(request: &CreateRequest) -> Result<model::Metadata, Error> {
         Protocol::Https => "https",
         Protocol::Socks5 => "socks5",
     };
+    // Wiped where one of the others is refused.
     let mut items = vec![
-        (META_NAMESPACE, owner.namespace.clone()),
-        (META_PROXY, owner.proxy.clone()),
-        (META_PORT, request.port.to_string()),
-        (META_PROTOCOL, protocol.to_owned()),
+        (META_NAMESPACE, Zeroizing::new(owner.namespace.clone())),
+        (META_PROXY, Zeroizing::new(owner.proxy.clone())),
+        (META_PORT, Zeroizing::new(request.port.to_string())),
+        (META_PROTOCOL, Zeroizing::new(protocol.to_owned())),
     ];
     if let Some(credentials) = &request.credentials {
         items.push((
@@ -271,13 +278,14 @@ fn metadata(request: &CreateRequest) -> Result<model::Metadata, Error> {
         );
         return Err(Error::new(Reason::InvalidInput, text));
     }
-    let items = items
-        .into_iter()
-        .map(|(key, value)| model::metadata::Items::new().set_key(key).set_value(value));
+    let items = items.into_iter().map(|(key, mut value)| {
+        let value = std::mem::take(&mut *value);
+        model::metadata::Items::new().set_key(key).set_value(value)
+    });
     Ok(model::Metadata::new().set_items(items))
 }
 
-fn text(bytes: &[u8], what: &str) -> Result<String, Error> {
+fn text(bytes: &[u8], what: &str) -> Result<Zeroizing<String>, Error> {
     let invalid = |why: String| Error::new(Reason::InvalidInput, format!("{what} {why}"));
     if bytes.len() > MAX_METADATA_VALUE {
         let len = bytes.len();
@@ -286,7 +294,7 @@ fn text(bytes: &[u8], what: &str) -> Result<String, Error> {
         )));
     }
     let text = std::str::from_utf8(bytes).map_err(|_| invalid("is not UTF-8".to_owned()))?;
-    Ok(text.to_owned())
+    Ok(Zeroizing::new(text.to_owned()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ fn settings() -> Settings {
 
 fn wire(request: &CreateRequest) -> Value {
     let insert = build(request, &settings()).expect("a VM");
-    serde_json::to_value(insert.vm).expect("JSON")
+    serde_json::to_value(&*insert.vm).expect("JSON")
 }
 
 fn with_machine(machine: Value) -> CreateRequest {

@@ -246,6 +246,56 @@ async fn t26_a_zone_edited_between_crash_and_retry_makes_no_second_vm() {
     assert_eq!(cloud.world().machines().len(), 1);
 }
 
+/// the answer to the insert was lost, the zone went down, and the Proxy was moved meanwhile.
+#[tokio::test]
+async fn t26_a_zone_edited_while_the_first_one_is_down_makes_no_second_vm() {
+    let cloud = Cloud::quick().await;
+    cloud
+        .world()
+        .add_rule(Rule::once(Call::Insert, Answer::Reset).after_effect());
+    let lost = cloud.provider.create(&request("u-1")).await;
+    lost.expect_err("no answer");
+    let mut moved = CreateRequest {
+        resent: true,
+        ..request("u-1")
+    };
+    moved.machine.zone = Some("us-central1-a".to_owned());
+    for is_partial in [true, false] {
+        cloud.world().set_unreachable([ZONE]);
+        cloud.world().set_partial_lists(is_partial);
+        for provider in [&cloud.provider, &cloud.restarted()] {
+            let error = provider.create(&moved).await.expect_err("nobody knows");
+            assert_eq!(error.class(), Class::Transient, "{error}");
+            assert!(!error.is_definite(), "the attempt goes on: {error}");
+        }
+    }
+    assert_eq!(cloud.world().machines().len(), 1);
+    cloud.world().set_unreachable([]);
+    match cloud.provider.create(&moved).await {
+        Ok(Creation::Adopted(found)) => assert!(found.id.as_str().contains(ZONE), "{found:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(cloud.world().inserted(), 1);
+}
+
+/// S-13: the VM of a lost answer counts before inputs that were edited since, and may be bad.
+#[tokio::test]
+async fn t41_a_vm_of_a_lost_answer_is_found_also_by_inputs_that_no_vm_takes() {
+    let cloud = Cloud::quick().await;
+    let first = cloud.create("u-1").await;
+    let bad = CreateRequest {
+        resent: true,
+        ..request_with_data("u-1", &"x".repeat(300 * 1024))
+    };
+    match cloud.restarted().create(&bad).await {
+        Ok(Creation::Adopted(found)) => assert_eq!(found.id, first.id),
+        other => panic!("{other:?}"),
+    }
+    cloud.world().vanish("px-u-1");
+    let error = cloud.provider.create(&bad).await.expect_err("too large");
+    assert_eq!(error.class(), Class::Permanent);
+}
+
 #[tokio::test]
 async fn t45_a_strangers_vm_is_neither_adopted_nor_reported_nor_deleted() {
     let cloud = Cloud::quick().await;
@@ -839,6 +889,26 @@ async fn an_answer_that_nobody_knows_is_hoped_on_five_times() {
 }
 
 #[tokio::test]
+async fn an_unknown_answer_is_forgotten_when_its_vm_runs_and_not_before() {
+    let cloud = Cloud::start(fake_gce::Settings {
+        boot: Duration::from_secs(2),
+        ..fake_gce::Settings::default()
+    })
+    .await;
+    let made = cloud.create("u-1").await;
+    let five = || (0..5).any(|_| cloud.provider.one_more_unknown("u-1"));
+    assert!(!five());
+    let seen = cloud.get(&made, "u-1").await.expect("there");
+    assert_eq!(seen.state, InstanceState::Provisioning);
+    assert!(cloud.provider.one_more_unknown("u-1"), "the sixth");
+    assert!(!five());
+    cloud.until_runs("px-u-1").await;
+    let seen = cloud.get(&made, "u-1").await.expect("there");
+    assert_eq!(seen.state, InstanceState::Running);
+    assert!(!cloud.provider.one_more_unknown("u-1"), "the first again");
+}
+
+#[tokio::test]
 async fn credentials_that_do_not_work_latch_nothing() {
     let cloud = Cloud::quick().await;
     let settings = Settings {
@@ -878,7 +948,10 @@ fn rows() -> Vec<Row> {
         want,
     };
     let quota = "Quota 'CPUS' exceeded. Limit: 24.0 in region europe-west1.";
+    let reads =
+        "Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute'";
     let rate = "Rate Limit Exceeded";
+    let busy = "The resource 'projects/p/global/networks/n' is not ready";
     let stock = "The zone 'projects/p/zones/europe-west1-b' does not have enough resources available to fulfill the request.";
     let forbidden =
         "Required 'compute.instances.create' permission for 'projects/p/zones/z/instances/i'";
@@ -921,8 +994,56 @@ fn rows() -> Vec<Row> {
             503,
             "IP_SPACE_EXHAUSTED_WITH_DETAILS",
             "IP_SPACE_EXHAUSTED",
-            "IP space",
+            "IP space of 'projects/p/regions/r/subnetworks/s' is exhausted.",
             Reason::Capacity,
+        ),
+        row(
+            Call::Get,
+            403,
+            "quotaExceeded",
+            "QUOTA_EXCEEDED",
+            reads,
+            Reason::Throttled,
+        ),
+        row(
+            Call::List,
+            403,
+            "quotaExceeded",
+            "QUOTA_EXCEEDED",
+            reads,
+            Reason::Throttled,
+        ),
+        row(
+            Call::Operation,
+            403,
+            "quotaExceeded",
+            "QUOTA_EXCEEDED",
+            reads,
+            Reason::Throttled,
+        ),
+        row(
+            Call::Delete,
+            403,
+            "quotaExceeded",
+            "QUOTA_EXCEEDED",
+            reads,
+            Reason::Throttled,
+        ),
+        row(
+            Call::Get,
+            503,
+            "backendError",
+            "STOCKOUT",
+            stock,
+            Reason::Throttled,
+        ),
+        row(
+            Call::Operation,
+            503,
+            "ZONE_RESOURCE_POOL_EXHAUSTED",
+            "ZONE_RESOURCE_POOL_EXHAUSTED",
+            stock,
+            Reason::Throttled,
         ),
         row(
             Call::Insert,
@@ -986,6 +1107,22 @@ fn rows() -> Vec<Row> {
             "resourceNotReady",
             "RESOURCE_NOT_READY",
             "not ready",
+            Reason::Unavailable,
+        ),
+        row(
+            Call::Insert,
+            400,
+            "resourceNotReady",
+            "RESOURCE_NOT_READY",
+            busy,
+            Reason::Unavailable,
+        ),
+        row(
+            Call::Insert,
+            409,
+            "resourceNotReady",
+            "RESOURCE_NOT_READY",
+            busy,
             Reason::Unavailable,
         ),
         row(
@@ -1146,7 +1283,19 @@ async fn provoke(cloud: &Cloud, call: Call, made: &Instance) -> Error {
             .list_by_tag("cluster-1", None)
             .await
             .map(drop),
-        Call::Operation => Ok(()),
+        Call::Operation => {
+            let missing = Place {
+                project: "test-project",
+                zone: ZONE,
+                name: "px-none",
+            };
+            let missing = Instance {
+                id: missing.id(),
+                operation: Some(Arc::from("operation-1")),
+                ..made.clone()
+            };
+            cloud.get(&missing, "none").await.map(drop)
+        }
     }
     .expect_err("refused")
 }
@@ -1183,13 +1332,6 @@ async fn t52_the_text_alone_is_the_last_resort() {
     let cloud = Cloud::quick().await;
     let made = cloud.create("u-1").await;
     for row in rows() {
-        // These say in their reason alone what they are.
-        if matches!(
-            row.old,
-            "IP_SPACE_EXHAUSTED_WITH_DETAILS" | "resourceNotReady"
-        ) {
-            continue;
-        }
         let mut body = Body::new(row.status, "", row.message);
         body.retry_after = Some(90);
         cloud

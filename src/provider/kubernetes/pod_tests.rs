@@ -17,6 +17,7 @@ fn request(machine: Value) -> CreateRequest {
         },
         spec_hash: spec_hash(&ProxySpec::default(), None, None),
         attempt: 1,
+        resent: false,
         machine,
         protocol: Protocol::Http,
         port: 3128,
