@@ -100,16 +100,12 @@ impl Managers {
         }
         let mut entries: Vec<(ManagerId, Owned)> = self.0.into_iter().collect();
         entries.sort_by(|(a, of_a), (b, of_b)| {
-            let key = |id: &ManagerId, owned: &Owned| {
-                (
-                    id.operation,
-                    seconds(owned),
-                    id.manager.clone(),
-                    owned.api_version.clone(),
-                    id.subresource.clone(),
-                )
-            };
-            key(a, of_a).cmp(&key(b, of_b))
+            let order = a.operation.cmp(&b.operation);
+            order
+                .then_with(|| seconds(of_a).cmp(&seconds(of_b)))
+                .then_with(|| a.manager.cmp(&b.manager))
+                .then_with(|| of_a.api_version.cmp(&of_b.api_version))
+                .then_with(|| a.subresource.cmp(&b.subresource))
         });
         let entries = entries.into_iter().map(|(id, owned)| {
             let mut entry = json!({
@@ -132,15 +128,16 @@ impl Managers {
 
     /// Puts the oldest entries of updates together until there are few enough.
     pub(super) fn cap(&mut self) {
+        let is_update = |id: &ManagerId| id.operation == Operation::Update;
+        if self.0.keys().filter(|id| is_update(id)).count() <= MAX_UPDATE_MANAGERS {
+            return;
+        }
         let mut updates: Vec<(Option<String>, ManagerId)> = self
             .0
             .iter()
-            .filter(|(id, _)| id.operation == Operation::Update)
-            .map(|(id, owned)| (seconds(owned), id.clone()))
+            .filter(|(id, _)| is_update(id))
+            .map(|(id, owned)| (seconds(owned).map(str::to_owned), id.clone()))
             .collect();
-        if updates.len() <= MAX_UPDATE_MANAGERS {
-            return;
-        }
         updates.sort();
         let mut excess = updates.len() - MAX_UPDATE_MANAGERS;
         // The first of each version waits for a second one to be put together with.
@@ -176,12 +173,8 @@ impl Managers {
 }
 
 /// The time of an entry as far as the order goes; without one an entry is the oldest.
-fn seconds(owned: &Owned) -> Option<String> {
-    owned
-        .time
-        .as_ref()
-        .and_then(Value::as_str)
-        .map(str::to_owned)
+fn seconds(owned: &Owned) -> Option<&str> {
+    owned.time.as_ref().and_then(Value::as_str)
 }
 
 /// Whether entries say that all ownership is to be forgotten: none, or one with nothing in it.

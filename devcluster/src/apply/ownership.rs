@@ -160,8 +160,9 @@ fn take_over(
             left.insert(id.clone(), None);
             continue;
         };
-        let changed = comparison.modified.union(&comparison.added);
-        let taken = owned.set.intersection(&changed);
+        // No field is both, so the order of the two does not matter.
+        let taken = owned.set.intersection(&comparison.modified);
+        let taken = taken.union(&owned.set.intersection(&comparison.added));
         conflicts.extend(taken.paths().into_iter().map(|path| Conflict {
             owner: id.clone(),
             path,

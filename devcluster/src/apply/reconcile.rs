@@ -11,23 +11,34 @@ use super::{
 
 /// The set as it must read under the schema; `None` when it already does.
 pub(super) fn reconciled(ty: Type<'_>, set: &FieldSet) -> Option<FieldSet> {
-    let mut changed = false;
-    let set = below(ty, set, &mut changed);
-    changed.then_some(set)
+    (!is_in_line(ty, set)).then(|| below(ty, set))
 }
 
-fn below(ty: Type<'_>, set: &FieldSet, changed: &mut bool) -> FieldSet {
+/// Whether the set reads so already, as it nearly always does: nothing is copied to find that out.
+fn is_in_line(ty: Type<'_>, set: &FieldSet) -> bool {
+    set.nodes().iter().all(|node| {
+        node.children.is_empty()
+            || type_of(ty, node).is_none_or(|of| !is_piece(of) && is_in_line(of, &node.children))
+    })
+}
+
+/// The type at a node, where it has one of its own.
+fn type_of<'t>(ty: Type<'t>, node: &Node) -> Option<Type<'t>> {
+    match (ty.form(None), &node.element) {
+        (Form::Map(map), PathElement::Field(name)) if !map.is_free_form() => {
+            ty.field(map, name).map(|(of, _)| of)
+        }
+        (Form::List(list), PathElement::Key(_) | PathElement::Value(_)) => Some(ty.item(list)),
+        _ => None,
+    }
+}
+
+fn below(ty: Type<'_>, set: &FieldSet) -> FieldSet {
     FieldSet::of_nodes(set.nodes().iter().map(|node| {
-        let of = match (ty.form(None), &node.element) {
-            (Form::Map(map), PathElement::Field(name)) if !map.is_free_form() => {
-                ty.field(map, name).map(|(of, _)| of)
-            }
-            (Form::List(list), PathElement::Key(_) | PathElement::Value(_)) => Some(ty.item(list)),
-            _ => None,
+        let Some(of) = type_of(ty, node) else {
+            return node.clone();
         };
-        let Some(of) = of else { return node.clone() };
         if !node.children.is_empty() && is_piece(of) {
-            *changed = true;
             return Node {
                 element: node.element.clone(),
                 member: true,
@@ -37,7 +48,7 @@ fn below(ty: Type<'_>, set: &FieldSet, changed: &mut bool) -> FieldSet {
         Node {
             element: node.element.clone(),
             member: node.member,
-            children: below(of, &node.children, changed),
+            children: below(of, &node.children),
         }
     }))
 }

@@ -1,5 +1,7 @@
 //! The ownership of fields as requests see it: names of managers, times, resets, `kubectl`'s annotation.
 
+use std::sync::LazyLock;
+
 use serde_json::Value;
 
 use super::{
@@ -19,20 +21,22 @@ const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Fields that nobody owns: the type, and what the server decides about metadata.
-const UNOWNED: [&[&str]; 12] = [
-    &["apiVersion"],
-    &["kind"],
-    &["metadata"],
-    &["metadata", "name"],
-    &["metadata", "namespace"],
-    &["metadata", "creationTimestamp"],
-    &["metadata", "selfLink"],
-    &["metadata", "uid"],
-    &["metadata", "clusterName"],
-    &["metadata", "generation"],
-    &["metadata", "managedFields"],
-    &["metadata", "resourceVersion"],
-];
+static UNOWNED: LazyLock<FieldSet> = LazyLock::new(|| {
+    FieldSet::of_fields(&[
+        &["apiVersion"],
+        &["kind"],
+        &["metadata"],
+        &["metadata", "name"],
+        &["metadata", "namespace"],
+        &["metadata", "creationTimestamp"],
+        &["metadata", "selfLink"],
+        &["metadata", "uid"],
+        &["metadata", "clusterName"],
+        &["metadata", "generation"],
+        &["metadata", "managedFields"],
+        &["metadata", "resourceVersion"],
+    ])
+});
 
 /// Which objects have owners of their fields.
 ///
@@ -148,13 +152,15 @@ impl Tracker<'_> {
         manager: &str,
     ) -> Result<(), super::walk::Misfit> {
         let set = ownership::update(self.kind(), live, new, managers)?;
-        let set = set.difference(&FieldSet::of_fields(&UNOWNED));
+        let set = set.difference(&UNOWNED);
         if set.is_empty() {
             return Ok(());
         }
         let id = self.id(manager, Operation::Update);
-        let before = managers.0.remove(&id);
-        let set = before.map_or_else(|| set.clone(), |before| before.set.union(&set));
+        let set = match managers.0.remove(&id) {
+            Some(before) => before.set.union(&set),
+            None => set,
+        };
         managers.0.insert(
             id,
             Owned {
@@ -216,7 +222,7 @@ impl Tracker<'_> {
         let merged = ownership::apply(self.kind(), live.object, config, managers, &id, force)?;
         let mut managers = merged.managers;
         if let Some(owned) = managers.0.get_mut(&id) {
-            owned.set = owned.set.difference(&FieldSet::of_fields(&UNOWNED));
+            owned.set = owned.set.difference(&UNOWNED);
             if merged.object.is_some() {
                 owned.time = Some(Value::from(self.now));
             }

@@ -535,7 +535,7 @@ fn function_cost<'s>(
                     right
                 };
                 let size = a.zip(*b).map(|(a, b)| a.saturating_add(b));
-                (1, Bound::sized(size, Below::Items(item.clone())))
+                (1, Bound::sized(size, Below::Items(Rc::clone(item))))
             }
             [left, right] if left.is_scalar || right.is_scalar => one,
             _ => {
