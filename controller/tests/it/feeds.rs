@@ -82,9 +82,12 @@ async fn c24_a_channel_holds_1024_triggers_until_somebody_takes_them() {
     assert_eq!(closed, Err(SendError::Closed { key: key("more") }));
 }
 
+/// Far more than any bound lets through, and few enough that a missing one is found out.
+const FLOOD: u32 = 10_000;
+
 /// Sends numbered keys until told to stop; tells how many have been taken.
 async fn flood(sender: FeedSender, sent: Arc<Semaphore>) {
-    for n in 0.. {
+    for n in 0..FLOOD {
         if sender.send(key(&n.to_string())).await.is_err() {
             return;
         }
