@@ -9,15 +9,15 @@ use super::board::Followed;
 use super::cluster::{Cluster, PROXIES};
 use super::operator::Operator;
 use super::report::{Goal, Report};
-use super::{Options, failed};
-use crate::{Error, measure};
+use super::spent::Stretch;
+use super::{MIB, Options, failed};
+use crate::Error;
 
 const PROVIDERS: &str = "sim:\n  kind: sim\n  boot: 0s\n";
 /// Longest time for a thousand Proxies.
 const LIMIT_PER_1000: Duration = Duration::from_secs(10);
 /// What comes after the last Ready: answers, echoes, caches that shrink.
 const SETTLE: Duration = Duration::from_secs(5);
-const MIB: f64 = 1024.0 * 1024.0;
 
 /// Runs it; the settled operator's resident memory in bytes.
 pub(super) async fn run(options: &Options, report: &mut Report) -> Result<f64, Error> {
@@ -37,7 +37,7 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<f64, E
         "machine": { "size": "e2-micro", "zone": "zone-a" },
         "tags": { "pool": "scale" },
     });
-    let (own, theirs) = (measure::cpu(), operator.cpu()?);
+    let stretch = Stretch::begin(&operator)?;
     let began = Instant::now();
     let limit = LIMIT_PER_1000 * count.div_ceil(1000);
     let applied = async {
@@ -48,22 +48,18 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<f64, E
         board.n_serving() == n
     });
     let (applied, ()) = tokio::try_join!(applied, ready)?;
-    let took = began.elapsed().as_secs_f64();
-    let own = measure::cpu() - own;
-    let theirs = (operator.cpu()? - theirs).as_secs_f64();
+    let spent = stretch.end(&operator)?;
     let (requests, _) = cluster.operator_requests();
 
-    let per_second = n as f64 / took;
+    let per_second = n as f64 / spent.seconds;
     let goal = (n <= 10_000).then_some(Goal::AtLeast(500.0));
     match goal {
         Some(goal) => report.goal("create", n, "proxies_per_s", per_second, goal),
         None => report.figure("create", n, "proxies_per_s", per_second),
     }
-    report.figure("create", n, "seconds", took);
+    report.figure("create", n, "seconds", spent.seconds);
     report.figure("create", n, "apply_seconds", applied.as_secs_f64());
-    // Both together come near to the number of cores where the processors are the bound.
-    report.figure("create", n, "operator_cores_used", theirs / took);
-    report.figure("create", n, "cluster_and_apply_cores_used", own / took);
+    spent.report(report, "create", n);
     report.figure(
         "create",
         n,
@@ -78,10 +74,12 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<f64, E
     );
 
     sleep(SETTLE).await;
-    let (cpu, (_, writes)) = (operator.cpu()?, cluster.operator_requests());
+    let (requests, writes) = cluster.operator_requests();
+    let rest = Stretch::begin(&operator)?;
     sleep(options.rest).await;
-    let used = (operator.cpu()? - cpu).as_secs_f64() / options.rest.as_secs_f64();
-    let (_, writes_then) = cluster.operator_requests();
+    let rest = rest.end(&operator)?;
+    let used = rest.theirs / rest.seconds;
+    let (requests_then, writes_then) = cluster.operator_requests();
     let (resident, peak) = operator.memory()?;
     let most = if n <= 10_000 { 150.0 } else { 1200.0 };
     if n <= 10_000 {
@@ -95,6 +93,12 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<f64, E
     } else {
         report.figure("create", n, "rest_cpu_percent", used * 100.0);
     }
+    report.figure(
+        "create",
+        n,
+        "rest_requests_per_s",
+        (requests_then - requests) as f64 / rest.seconds,
+    );
     let written = writes_then - writes;
     report.goal(
         "create",

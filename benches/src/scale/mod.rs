@@ -17,6 +17,7 @@ mod operator;
 mod report;
 mod restart;
 mod rotation;
+mod spent;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,9 @@ use std::time::Duration;
 use crate::{Args, Error};
 
 use report::Report;
+
+/// Bytes.
+const MIB: f64 = 1024.0 * 1024.0;
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]

@@ -39,6 +39,14 @@ impl Report {
         self.line(scenario, n, metric, value, None);
     }
 
+    /// Prints what a figure comes to in words.
+    #[expect(clippy::print_stdout, reason = "figures go to standard output")]
+    pub(super) fn text(&mut self, scenario: &str, n: usize, metric: &str, text: &str) {
+        let mut line = heading(scenario, n, metric);
+        line.insert("value".to_owned(), json!(text));
+        println!("{}", Value::Object(line));
+    }
+
     /// Prints a figure with its goal.
     pub(super) fn goal(&mut self, scenario: &str, n: usize, metric: &str, value: f64, goal: Goal) {
         self.line(scenario, n, metric, value, Some(goal));
@@ -47,11 +55,7 @@ impl Report {
     #[expect(clippy::print_stdout, reason = "figures go to standard output")]
     fn line(&mut self, scenario: &str, n: usize, metric: &str, value: f64, goal: Option<Goal>) {
         let rounded = (value * 1000.0).round() / 1000.0;
-        let mut line = Map::new();
-        line.insert("bench".to_owned(), json!("scale"));
-        line.insert("scenario".to_owned(), json!(scenario));
-        line.insert("n".to_owned(), json!(n));
-        line.insert("metric".to_owned(), json!(metric));
+        let mut line = heading(scenario, n, metric);
         line.insert("value".to_owned(), crate::measure::number(rounded));
         if let Some(goal) = goal {
             let met = goal.is_met_by(value);
@@ -73,6 +77,16 @@ impl Report {
             Err(Error::Failed(format!("missed: {}", self.missed.join("; "))))
         }
     }
+}
+
+/// How every line begins.
+fn heading(scenario: &str, n: usize, metric: &str) -> Map<String, Value> {
+    let mut line = Map::new();
+    line.insert("bench".to_owned(), json!("scale"));
+    line.insert("scenario".to_owned(), json!(scenario));
+    line.insert("n".to_owned(), json!(n));
+    line.insert("metric".to_owned(), json!(metric));
+    line
 }
 
 #[cfg(test)]

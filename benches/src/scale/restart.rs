@@ -9,7 +9,8 @@ use super::board::Followed;
 use super::cluster::{Cluster, PROXIES};
 use super::operator::Operator;
 use super::report::{Goal, Report};
-use super::{Options, failed};
+use super::spent::Stretch;
+use super::{MIB, Options, failed};
 use crate::Error;
 
 /// The pace is for the embedded server, which is the bound then.
@@ -44,6 +45,7 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<(), Er
     first.stop().await?;
 
     let (requests, writes) = cluster.operator_requests();
+    let stretch = Stretch::before_operator();
     let mut second = Operator::start(&cluster, options, PROVIDERS)?;
     second
         .until(RECONCILES, limit, |total| total >= 1.0)
@@ -53,6 +55,8 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<(), Er
         .until(RECONCILES, limit, |total| total >= n as f64)
         .await?;
     let all = second.age().as_secs_f64();
+    let spent = stretch.end(&second)?;
+    let (resident, peak) = second.memory()?;
     sleep(SETTLE).await;
     let (requests_then, writes_then) = cluster.operator_requests();
     report.goal(
@@ -63,6 +67,9 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<(), Er
         Goal::AtMost(2.0),
     );
     report.figure("restart", n, "all_reconciled_seconds", all);
+    spent.report(report, "restart", n);
+    report.figure("restart", n, "resident_mib", resident / MIB);
+    report.figure("restart", n, "peak_resident_mib", peak / MIB);
     let written = writes_then - writes;
     report.goal("restart", n, "writes", written as f64, Goal::AtMost(0.0));
     let asked = (requests_then - requests) as f64;

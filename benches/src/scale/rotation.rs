@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::board::Followed;
 use super::cluster::{Cluster, PROXIES};
 use super::operator::Operator;
 use super::report::{Goal, Report};
+use super::spent::Stretch;
 use super::{Options, failed};
 use crate::Error;
 
@@ -35,14 +35,16 @@ pub(super) async fn run(options: &Options, report: &mut Report) -> Result<(), Er
         .await?;
 
     fleet.with(|board| board.expect_replacement());
-    let began = Instant::now();
+    let stretch = Stretch::begin(&operator)?;
     cluster.put_secret(SECRET, "#!/bin/sh\necho 2\n").await?;
     fleet
         .until("every Proxy is replaced", 10 * LIMIT_PER_TENTH, |board| {
             board.n_replaced() == n && board.n_serving() == n
         })
         .await?;
-    report.figure("rotation", n, "seconds", began.elapsed().as_secs_f64());
+    let spent = stretch.end(&operator)?;
+    report.figure("rotation", n, "seconds", spent.seconds);
+    spent.report(report, "rotation", n);
     // H-18: a tenth of the group, rounded down, and one at least.
     let budget = (n / 10).max(1) as f64;
     let peak = fleet.with(|board| board.peak_out()) as f64;
