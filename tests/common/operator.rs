@@ -47,14 +47,19 @@ impl Operator {
 
     /// Asks it to end, as a kubelet does, and gives its exit code (none if the signal ended it).
     pub(crate) async fn terminate(&mut self, limit: Duration) -> Option<i32> {
-        let pid = self.child.id().expect("it runs").to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().await;
-        assert!(sent.expect("kill runs").success());
+        self.signal().await;
         tokio::time::timeout(limit, self.child.wait())
             .await
             .unwrap_or_else(|_| panic!("still runs after {limit:?}:\n{}", self.log()))
             .expect("the process is ours")
             .code()
+    }
+
+    /// Sends it SIGTERM, and does not wait.
+    pub(crate) async fn signal(&self) {
+        let pid = self.child.id().expect("it runs").to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().await;
+        assert!(sent.expect("kill runs").success());
     }
 
     /// Whether it has ended.

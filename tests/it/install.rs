@@ -270,6 +270,40 @@ mod real {
         world.shutdown().await;
     }
 
+    #[tokio::test(flavor = "multi_thread")]
+    async fn t88_the_notes_say_how_the_proxies_of_each_chosen_namespace_are_removed() {
+        let Some(helm) = tool(Tool::Helm) else { return };
+        // helm asks a server which kinds there are even where it only prints.
+        let Some(world) = bare().await else { return };
+        let kubeconfig = world.admin_kubeconfig().display().to_string();
+        let of_two = ["--set", "namespaces={a,b}", "--set", "clusterId=example"];
+        for (values, removals) in [
+            (&of_two[..], &["-n a", "-n b"][..]),
+            (&[], &["--all-namespaces"]),
+        ] {
+            let args = [
+                "install",
+                OPERATOR,
+                CHART,
+                "--dry-run=client",
+                "--kubeconfig",
+            ];
+            let args = [&args[..], &[kubeconfig.as_str()], values].concat();
+            let said = output(&helm, &args).await.expect("a chart");
+            let (_, notes) = said.split_once("NOTES:").expect("notes");
+            let lines = notes.lines().map(str::trim);
+            let removed: Vec<_> = lines
+                .filter_map(|line| line.strip_prefix("kubectl delete proxies --all "))
+                .collect();
+            assert_eq!(removed, removals, "{notes}");
+            // What comes before the Proxies are gone would leave them to nobody.
+            let at = |part| notes.find(part).expect("it is named");
+            assert!(at("delete proxies") < at("helm uninstall"), "{notes}");
+            assert!(at("helm uninstall") < at("kubectl delete crd"), "{notes}");
+        }
+        world.shutdown().await;
+    }
+
     async fn definition_is_there(world: &World) -> bool {
         let definitions: Api<CustomResourceDefinition> = Api::all(world.admin.clone());
         let found = definitions.get_opt(definition::NAME).await;

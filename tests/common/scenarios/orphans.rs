@@ -1,6 +1,7 @@
 //! Orphan collection: pods that no Proxy stands behind any more, on a server that has bad days.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Stdio;
 
 use devcluster::faults::{Action, FaultProxy, Rule};
@@ -22,12 +23,12 @@ use crate::common::pods::PROXY_UID;
 use crate::common::world::World;
 
 /// Namespace of the operator's own objects.
-const HOME: &str = "proxy-operator";
+pub(crate) const HOME: &str = "proxy-operator";
 const CLUSTER: &str = "crawl.proxyoperator.dev/cluster";
 
 /// An operator that looks for orphans every half second, and where it tells what it counts.
 pub(crate) struct Collecting {
-    operator: Operator,
+    pub(crate) operator: Operator,
     metrics: SocketAddr,
 }
 
@@ -36,7 +37,7 @@ impl Collecting {
         Self::start_with(&world.operator_kubeconfig(), mode, &[])
     }
 
-    pub(crate) fn start_with(kubeconfig: &std::path::Path, mode: &str, more: &[&str]) -> Self {
+    pub(crate) fn start_with(kubeconfig: &Path, mode: &str, more: &[&str]) -> Self {
         let metrics = free_address();
         let address = metrics.to_string();
         let mut flags = vec!["--gc-mode", mode, "--metrics-address", &address];
@@ -89,7 +90,7 @@ impl Collecting {
     }
 
     /// Waits for three more cycles that this guard held.
-    async fn is_guarded(&self, cause: &str) {
+    pub(crate) async fn is_guarded(&self, cause: &str) {
         let series = format!("pxo_orphan_cycles_guarded_total{{cause=\"{cause}\"}}");
         self.counts(&series, 3).await;
     }
@@ -102,7 +103,7 @@ async fn cluster_id(world: &World) -> String {
 }
 
 /// A pod as the operator of cluster `cluster` makes it for the Proxy of that name and UID.
-async fn put_pod(world: &World, cluster: &str, proxy: &str, uid: &str) -> Pod {
+pub(crate) async fn put_pod(world: &World, cluster: &str, proxy: &str, uid: &str) -> Pod {
     let labels = json!({
         CLUSTER: cluster, PROXY_UID: uid, "crawl.proxyoperator.dev/proxy": proxy,
         "app.kubernetes.io/managed-by": "proxy-operator",
@@ -131,7 +132,7 @@ async fn is_there(world: &World, pod: &Pod) -> bool {
     })
 }
 
-async fn goes(world: &World, pod: &Pod) {
+pub(crate) async fn goes(world: &World, pod: &Pod) {
     eventually(fleet::STEP, &format!("{} goes", pod.name_any()), || async {
         match is_there(world, pod).await {
             true => Err("it is there".to_owned()),
@@ -178,10 +179,15 @@ pub(crate) async fn event(world: &World, namespace: &str, reason: &str, about: &
 
 /// What `proxy-operator gc` answered: exit code, stdout, stderr.
 async fn gc(world: &World, flags: &[&str]) -> (Option<i32>, String, String) {
+    gc_as(&world.admin_kubeconfig(), flags).await
+}
+
+/// The same, with the rights of this kubeconfig.
+pub(crate) async fn gc_as(kubeconfig: &Path, flags: &[&str]) -> (Option<i32>, String, String) {
     let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_proxy-operator"))
         .arg("gc")
         .arg("--kubeconfig")
-        .arg(world.admin_kubeconfig())
+        .arg(kubeconfig)
         .args(flags)
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -353,6 +359,7 @@ pub(crate) async fn t86_thirty_orphans_stop_the_collection_and_go_five_per_cycle
     let report: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(report["orphans"].as_array().map(Vec::len), Some(30));
     assert_eq!(report["guard"]["cause"], "too-many");
+    assert_eq!(report["count"], 30);
     let quick = [
         "--delete",
         "--min-age",
@@ -364,7 +371,10 @@ pub(crate) async fn t86_thirty_orphans_stop_the_collection_and_go_five_per_cycle
     let with = |count: &'static str| [&quick[..], &[count]].concat();
     let (code, _, error) = gc(world, &with("29")).await;
     assert_eq!(code, Some(1));
-    assert!(error.contains("there are 30 orphans, not 29"), "{error}");
+    assert!(
+        error.contains("30 orphans may go, not 29 (and 0 are held)"),
+        "{error}"
+    );
     assert_eq!(fleet::all_pods(world).await.len(), 31);
 
     let began = tokio::time::Instant::now();
