@@ -102,6 +102,8 @@ mod armed {
     }
 
     pub(crate) fn point(cp: Cp) {
+        #[cfg(test)]
+        super::here::point(cp);
         if ARMED.get() == Some(&cp) {
             tracing::warn!(crash_at = %cp, "crash point reached");
             std::process::abort();
@@ -113,6 +115,34 @@ mod armed {
 pub use armed::arm;
 #[cfg(any(debug_assertions, feature = "testing"))]
 pub(crate) use armed::point;
+
+/// Crash points of a process that a test plays on its own thread: whoever comes by unwinds, and
+/// nothing of it goes on.
+#[cfg(test)]
+pub(crate) mod here {
+    use std::cell::Cell;
+
+    use super::Cp;
+
+    thread_local! {
+        static DOOM: Cell<Option<Cp>> = const { Cell::new(None) };
+    }
+
+    /// What a death unwinds with.
+    pub(crate) struct Died;
+
+    /// Chooses where the next death on this thread is.
+    pub(crate) fn doom(cp: Cp) {
+        DOOM.set(Some(cp));
+    }
+
+    pub(super) fn point(cp: Cp) {
+        if DOOM.get() == Some(cp) {
+            DOOM.set(None);
+            std::panic::resume_unwind(Box::new(Died));
+        }
+    }
+}
 
 /// Nothing, in a build without crash points.
 #[cfg(not(any(debug_assertions, feature = "testing")))]

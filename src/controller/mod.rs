@@ -42,6 +42,8 @@ mod recent;
 mod reconcile;
 mod replace;
 #[cfg(test)]
+mod restart_tests;
+#[cfg(test)]
 mod simulation;
 mod status;
 #[cfg(test)]

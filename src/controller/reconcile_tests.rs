@@ -335,17 +335,47 @@ async fn t09_from_managed_to_external_and_back() {
     );
 }
 
+/// T10, S-06: the definition lets the provider change only by way of External (V7).
 #[tokio::test(start_paused = true)]
 async fn t10_another_provider_by_way_of_external_strands_nothing() {
-    let mut world = World::new(&managed());
-    world.configure(&["fake", "next"]);
-    assert!(world.run().await);
-    world
-        .server
-        .edit(PATH, &json!({ "spec": { "provider": "next" } }));
-    assert!(world.run().await);
-    assert_eq!(world.status("provider"), "next");
-    assert_eq!(world.provider.made(), 2);
+    for external_is_seen in [true, false] {
+        let mut world = World::new(&managed());
+        let next = world.configure_beside("next");
+        assert!(world.run().await);
+        let (_, _) = (world.provider.take_calls(), next.take_calls());
+
+        world.server.edit(PATH, &json!({ "spec": external() }));
+        if external_is_seen {
+            assert!(world.run().await);
+            assert!(world.provider.see(INSTANCE).is_none());
+        }
+        let back = json!({ "mode": "Managed", "provider": "next", "endpoint": null });
+        world.server.edit(PATH, &json!({ "spec": back }));
+        assert!(world.run().await);
+        assert_eq!(
+            (world.phase().as_str(), world.status("provider").as_str()),
+            ("Ready", "next")
+        );
+
+        let of =
+            |calls: Vec<String>, op: &str| calls.iter().filter(|call| call.starts_with(op)).count();
+        let (first, second) = (world.provider.take_calls(), next.take_calls());
+        assert_eq!(
+            of(first.clone(), "delete"),
+            1,
+            "by the provider that had it: {first:?}"
+        );
+        assert_eq!(of(first, "create"), 0);
+        assert_eq!(of(second.clone(), "create"), 1, "{second:?}");
+        assert_eq!(of(second, "delete"), 0);
+        assert!(
+            world.provider.see(INSTANCE).is_none(),
+            "nothing is stranded"
+        );
+        let there = next.see(INSTANCE).expect("the new one");
+        assert_eq!(world.status("instanceUID"), there.incarnation.as_str());
+        assert_eq!((world.provider.made(), next.made()), (1, 1));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -1607,6 +1637,81 @@ async fn t32_a_cache_that_lags_causes_no_extra_call_and_is_passed_by_after_five_
         (world.phase().as_str(), world.provider.made()),
         ("Ready", 1)
     );
+}
+
+/// One life, made, edited and deleted, with a watch that shows each own write that much later: the creates and
+/// deletes at the provider and the writes at the server, in their order.
+async fn life_with_a_watch_behind_by(lag: Duration) -> (Vec<String>, Vec<String>) {
+    let mut world = World::new(&managed());
+    let mut shown_at = None;
+    let is_ready = |world: &World, port: u16| {
+        let hash = crate::api::spec_hash(&world.proxy().spec, None, None);
+        let made_for = |instance| plan::is_made_for(&instance, &hash);
+        world.phase() == "Ready"
+            && world.proxy().spec.port == Some(port)
+            && world.provider.see(INSTANCE).is_some_and(made_for)
+    };
+    world.server.edit(PATH, &json!({ "spec": { "port": 1 } }));
+    for step in ["made", "edited", "deleted"] {
+        match step {
+            "edited" => world.server.edit(PATH, &json!({ "spec": { "port": 2 } })),
+            "deleted" => world.server.delete(PATH),
+            _ => {}
+        }
+        let began = tokio::time::Instant::now();
+        // To the end of the step, and as long again, so that late news are met too.
+        let mut quiet_until = None;
+        loop {
+            let now = tokio::time::Instant::now();
+            assert!(now - began < Duration::from_secs(3600), "no end: {step}");
+            if shown_at.is_some_and(|at| now >= at) {
+                shown_at = None;
+                world.thaw();
+            }
+            let before = world.server.version();
+            let outcome = world.pass().await;
+            if world.server.version() > before && !lag.is_zero() {
+                world.freeze();
+                shown_at = Some(tokio::time::Instant::now() + lag);
+            }
+            world.live_on();
+            let is_done = match step {
+                "made" => is_ready(&world, 1),
+                "edited" => is_ready(&world, 2),
+                _ => world.server.get(PATH).is_none(),
+            };
+            if is_done {
+                let until = quiet_until.get_or_insert(now + 2 * lag + Duration::from_secs(60));
+                if now >= *until {
+                    break;
+                }
+            }
+            let wait = match outcome {
+                Ok(Action::RequeueAfter(wait)) => wait.min(Duration::from_secs(1)),
+                _ => Duration::from_secs(1),
+            };
+            tokio::time::advance(wait.max(Duration::from_millis(100))).await;
+        }
+    }
+    let calls = world.provider.take_calls().into_iter();
+    let effects = calls.filter(|call| call.starts_with("create") || call.starts_with("delete"));
+    (effects.collect(), world.server.take_writes())
+}
+
+#[tokio::test(start_paused = true)]
+async fn t32_a_watch_half_a_minute_behind_costs_no_extra_create_delete_or_write() {
+    let (calls, writes) = life_with_a_watch_behind_by(Duration::ZERO).await;
+    assert_eq!(
+        calls,
+        [
+            "create px-u1",
+            "delete px-u1",
+            "create px-u1",
+            "delete px-u1"
+        ]
+    );
+    let late = life_with_a_watch_behind_by(Duration::from_secs(30)).await;
+    assert_eq!(late, (calls, writes));
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ use super::unclaimed::Unclaimed;
 use super::wiring::OWN_WRITE_CAP;
 use crate::api::Proxy;
 use crate::api::conditions::{self, ConditionType};
-use crate::events::Events;
+use crate::events::{Events, Subject};
 use crate::provider::fake::FakeProvider;
 use crate::provider::{Provider, Registry};
 
@@ -458,6 +458,8 @@ impl std::fmt::Debug for Mortal {
     }
 }
 
+type Beside = BTreeMap<&'static str, FakeProvider>;
+
 /// Everything around one Proxy named `a`.
 pub(crate) struct World {
     pub(crate) server: Server,
@@ -465,6 +467,8 @@ pub(crate) struct World {
     cache: Shown,
     frozen: bool,
     providers: Vec<&'static str>,
+    /// Providers with instances of their own; every other name leads to `provider`.
+    beside: Beside,
     reconciler: ProxyReconciler,
     told: Told,
     own_writes: Arc<OwnWrites>,
@@ -490,8 +494,10 @@ impl World {
         let cache = Arc::default();
         let providers = vec!["fake"];
         let told = Told::default();
-        let reconciler = reconciler(&server, &provider, &cache, &providers, &told);
+        let beside = Beside::new();
+        let reconciler = reconciler(&server, &provider, &beside, &cache, &providers, &told);
         let mut world = Self {
+            beside,
             own_writes: own_writes_of(&cache),
             server,
             provider,
@@ -511,6 +517,7 @@ impl World {
         self.reconciler = reconciler(
             &self.server,
             &self.provider,
+            &self.beside,
             &self.cache,
             &self.providers,
             &self.told,
@@ -529,6 +536,15 @@ impl World {
     pub(crate) fn configure(&mut self, providers: &[&'static str]) {
         self.providers = providers.to_vec();
         self.restart();
+    }
+
+    /// A new process that knows one more provider, which has instances of its own.
+    pub(crate) fn configure_beside(&mut self, name: &'static str) -> FakeProvider {
+        let provider = FakeProvider::default();
+        self.beside.insert(name, provider.clone());
+        self.providers.push(name);
+        self.restart();
+        provider
     }
 
     /// Keeps the cache as it is until [`World::thaw`].
@@ -581,13 +597,7 @@ impl World {
             let Ok(outcome) = pass.await else {
                 return false;
             };
-            if let Some(seen) = self.provider.see(INSTANCE) {
-                if seen.deleting {
-                    self.provider.vanish(INSTANCE);
-                } else if seen.ips.is_empty() {
-                    self.provider.run(INSTANCE, "10.0.0.1");
-                }
-            }
+            self.live_on();
             let done = match &outcome {
                 Ok(Action::Done) => self.server.get(PATH).is_none_or(|_| self.is_settled()),
                 Ok(Action::RequeueAfter(wait)) => *wait > Duration::from_secs(60),
@@ -603,6 +613,19 @@ impl World {
             }
         }
         panic!("no rest after 60 passes: {:?}", self.server.get(PATH));
+    }
+
+    /// What providers do meanwhile: what is being deleted goes, and what was made runs.
+    pub(crate) fn live_on(&self) {
+        for provider in std::iter::once(&self.provider).chain(self.beside.values()) {
+            if let Some(seen) = provider.see(INSTANCE) {
+                if seen.deleting {
+                    provider.vanish(INSTANCE);
+                } else if seen.ips.is_empty() {
+                    provider.run(INSTANCE, "10.0.0.1");
+                }
+            }
+        }
     }
 
     /// True if a pass has nothing to answer to: the cache shows the newest copy.
@@ -703,7 +726,8 @@ pub(crate) type Told = Arc<Mutex<Vec<String>>>;
 
 pub(crate) fn told_to(told: &Told) -> Events {
     let told = Arc::clone(told);
-    Events::through(Box::new(move |about, word, note| {
+    Events::through(Box::new(move |subject: Subject<'_>, word, note| {
+        let about = subject.about;
         assert!(about.uid.is_some() && about.kind.as_deref() == Some("Proxy"));
         let line = format!("{}: {note}", word.as_str());
         told.lock().expect("not poisoned").push(line);
@@ -721,19 +745,17 @@ fn own_writes_of(cache: &Shown) -> Arc<OwnWrites> {
 fn reconciler(
     server: &Server,
     provider: &FakeProvider,
+    beside: &Beside,
     cache: &Shown,
     names: &[&'static str],
     told: &Told,
 ) -> ProxyReconciler {
-    let mortal = Mortal {
-        inner: provider.clone(),
-        server: server.clone(),
-    };
     let of = |name: &&str| {
-        (
-            (*name).to_owned(),
-            Arc::new(mortal.clone()) as Arc<dyn Provider>,
-        )
+        let mortal = Mortal {
+            inner: beside.get(name).unwrap_or(provider).clone(),
+            server: server.clone(),
+        };
+        ((*name).to_owned(), Arc::new(mortal) as Arc<dyn Provider>)
     };
     let providers = Registry::new(names.iter().map(of).collect());
     let shown = Arc::clone(cache);

@@ -194,6 +194,26 @@ async fn t41_a_lost_answer_leads_to_the_same_operation_and_one_vm() {
     assert_eq!(ids[0], ids[1], "P-24: one attempt, one request id");
 }
 
+/// P-21: a POST or DELETE that may have had an effect is sent once for each call of the provider; whoever asked
+/// decides whether to ask again.
+#[tokio::test]
+async fn p21_an_insert_or_delete_that_fails_is_not_sent_again_by_itself() {
+    for answer in [Answer::Reset, refuse(503, "backendError")] {
+        let cloud = Cloud::quick().await;
+        let rule = |op| Rule::once(op, answer.clone());
+        cloud.world().add_rule(rule(Call::Insert));
+        let lost = cloud.provider.create(&request("u-1")).await;
+        assert_eq!(lost.expect_err("no answer").class(), Class::Transient);
+        assert_eq!(cloud.request_ids(Call::Insert).len(), 1, "{answer:?}");
+
+        let made = cloud.create("u-1").await;
+        cloud.world().add_rule(rule(Call::Delete));
+        let lost = cloud.delete(&made, "u-1").await;
+        assert_eq!(lost.expect_err("no answer").class(), Class::Transient);
+        assert_eq!(cloud.request_ids(Call::Delete).len(), 1, "{answer:?}");
+    }
+}
+
 /// T26 at the seam: what a replayed operation made is told by the VM's own hash (S-01).
 #[tokio::test]
 async fn t26_a_spec_edited_between_crash_and_retry_shows_as_drift() {

@@ -13,6 +13,7 @@ use super::{
     Capabilities, CreateRequest, Creation, Error, Hint, Incarnation, Instance, Owner, Page,
     Provider, ProviderId,
 };
+use crate::crash::{self, Cp};
 
 pub mod admin;
 mod rules;
@@ -78,9 +79,15 @@ impl SimProvider {
 
 impl Provider for SimProvider {
     fn create<'a>(&'a self, request: &'a CreateRequest) -> BoxFuture<'a, Result<Creation, Error>> {
-        self.call(Op::Create, Some(&request.owner), |world| {
-            world.create(request)
-        })
+        async move {
+            let owner = Some(&request.owner);
+            let created = self.call(Op::Create, owner, |world| world.create(request));
+            let created = created.await;
+            if matches!(created, Ok(Creation::Created(_))) {
+                crash::point(Cp::Cp2);
+            }
+            created
+        }
         .boxed()
     }
 
