@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use controller::election::Elector;
+use controller::election::{self, Elector};
 use controller::events::{self, RecorderOptions, recorder};
 use controller::informer::metrics as informers;
 use controller::{
     Controller, ControllerOptions, Event, Feed, FeedSender, Manager, ManagerOptions, MetadataOnly,
-    ObjectKey, Source,
+    ObjectKey, Source, manager,
 };
 use dashmap::DashMap;
 use k8s_openapi::api::core::v1::Secret;
@@ -31,6 +31,7 @@ use crate::events::{Events, REPORTER};
 use crate::operations::{self, Operations};
 use crate::orphans::{self, Calm, Collector, Fleet, HandOver, Mode, Notices};
 use crate::provider::Registry;
+use crate::refused;
 
 /// Index of the Proxy cache: `namespace/name` of every Secret that decides what runs.
 pub const SECRET_INDEX: &str = "secret";
@@ -270,7 +271,9 @@ impl Operator {
         self.fleet.clone()
     }
 
-    /// Runs until `stop`; then lets running passes end within the grace time.
+    /// Runs until `stop`; then lets running passes end within the grace time. What an API server or a
+    /// provider that does not answer keeps from ending is dropped then, as is all work of a Lease
+    /// that cannot be renewed meanwhile; that is logged, and the stop is one all the same (O-07).
     ///
     /// Cancellation safety: dropping the future drops everything at its next await point.
     ///
@@ -279,7 +282,30 @@ impl Operator {
     /// [`Error::Run`] if the informers did not sync in time, naming kind and cause, or if
     /// something failed.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
-        self.manager.run(stop).await.map_err(Error::Run)
+        match self.manager.run(stop.clone()).await {
+            Err(error) if stop.is_cancelled() && is_late(&error) => {
+                tracing::warn!(
+                    error = refused::chain(&error),
+                    "stopped; not all came to its end"
+                );
+                Ok(())
+            }
+            ended => ended.map_err(Error::Run),
+        }
+    }
+}
+
+/// Whether this is all that a stop leaves behind where calls are not answered.
+fn is_late(error: &manager::Error) -> bool {
+    use manager::Error::{Election, GraceExceeded, Several};
+    match error {
+        GraceExceeded { .. } => true,
+        Election(error) => matches!(
+            **error,
+            election::Error::NotRenewed { .. } | election::Error::Taken { .. }
+        ),
+        Several { errors } => errors.iter().all(is_late),
+        _ => false,
     }
 }
 
@@ -365,6 +391,40 @@ mod tests {
             },
         }));
         assert_eq!(secrets_of(&both), ["ns/boot", "ns/users"]);
+    }
+
+    #[test]
+    fn o07_what_a_stop_leaves_behind_is_no_failure_and_all_else_is() {
+        use manager::Error::{Election, Failed, GraceExceeded, Several};
+        let late = || GraceExceeded {
+            grace: Duration::from_secs(20),
+            running: Vec::new(),
+        };
+        let lost = || {
+            Election(Box::new(election::Error::NotRenewed {
+                name: "a".to_owned(),
+                deadline: Duration::from_secs(10),
+            }))
+        };
+        let panicked = || {
+            Election(Box::new(election::Error::Panicked {
+                name: "a".to_owned(),
+                message: "why".to_owned(),
+            }))
+        };
+        let failed = || Failed {
+            name: "a".to_owned(),
+            source: "why".into(),
+        };
+        for (errors, want) in [
+            (vec![late()], true),
+            (vec![lost(), late()], true),
+            (vec![late(), failed()], false),
+            (vec![panicked(), late()], false),
+        ] {
+            let error = Several { errors };
+            assert_eq!(is_late(&error), want, "{error}");
+        }
     }
 
     #[test]

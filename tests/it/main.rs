@@ -14,8 +14,10 @@ mod kubectl;
 mod numbers;
 mod policy;
 mod readme;
+mod rest;
 mod rights;
 mod start;
+mod stop;
 
 /// The scenarios on the embedded API server.
 mod embedded {
