@@ -412,7 +412,7 @@ pub(crate) fn cluster_id(text: &str) -> Result<String, String> {
 }
 
 /// A DNS label.
-fn namespace(text: &str) -> Result<String, String> {
+pub(crate) fn namespace(text: &str) -> Result<String, String> {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let is_label = (1..=63).contains(&text.len())
         && text.bytes().all(inner)
@@ -604,12 +604,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_flag_of_run_is_explained_with_its_default_in_the_documentation() {
-        let text = include_str!("../docs/run.md");
-        let command = Args::command();
-        let run = command.find_subcommand("run").expect("there");
-        for flag in run.get_arguments().filter(|flag| flag.get_id() != "help") {
+    /// The flags of a command must stand in a part of the documentation, with their defaults.
+    fn is_explained(command: &str, text: &str) {
+        let all = Args::command();
+        let command = all.find_subcommand(command).expect("there");
+        for flag in command
+            .get_arguments()
+            .filter(|flag| flag.get_id() != "help")
+        {
             let long = flag.get_long().expect("only long flags");
             // With the name of its value, or without one.
             let starts = [format!("| `--{long} "), format!("| `--{long}` ")];
@@ -624,7 +626,30 @@ mod tests {
                     "--{long}: {default}: {line}"
                 );
             }
+            if let Some(twin) = flag.get_env().and_then(|name| name.to_str()) {
+                let by_rule = format!("PXO_{}", long.to_uppercase().replace('-', "_"));
+                let is_named = line.contains(&format!("`{twin}`"));
+                assert!(
+                    is_named || text == of_run() && twin == by_rule,
+                    "--{long}: {twin}"
+                );
+            }
         }
+    }
+
+    const ORPHANS_BY_HAND: &str = "### Orphans by hand";
+
+    fn of_run() -> &'static str {
+        let text = include_str!("../docs/run.md");
+        text.split_once(ORPHANS_BY_HAND).expect("a section of gc").0
+    }
+
+    #[test]
+    fn every_flag_of_run_and_gc_is_explained_with_its_default_in_the_documentation() {
+        is_explained("run", of_run());
+        let text = include_str!("../docs/run.md");
+        let of_gc = text.split_once(ORPHANS_BY_HAND).expect("a section of gc").1;
+        is_explained("gc", of_gc);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! recorder, whose one writer brings it to the API server. The limits:
 //!
 //! - one Event for each reason and object in 10 minutes, so that a machine that gets lost every few
-//!   seconds does not drown what else happened;
+//!   seconds does not drown what else happened; where a second object took part, for each pair;
 //! - a rate for the whole process, so that a large fleet that changes at once does not spend the
 //!   API server's time on telling about it. What exceeds it is dropped and counted: the conditions
 //!   of each Proxy have the same news.
@@ -119,13 +119,31 @@ words! {
     OrphansKept: Warning, "CollectOrphans";
 }
 
+/// What an Event is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    /// The object whose Event it is.
+    pub(crate) about: &'a ObjectReference,
+    /// A second object that took part, if there is one: what is told of one is not told of another.
+    pub(crate) related: Option<&'a ObjectReference>,
+}
+
+impl<'a> From<&'a ObjectReference> for Subject<'a> {
+    fn from(about: &'a ObjectReference) -> Self {
+        Self {
+            about,
+            related: None,
+        }
+    }
+}
+
 /// Where Events go after both limits.
-type Outlet = Box<dyn Fn(&ObjectReference, Word, &str) + Send + Sync>;
+type Outlet = Box<dyn Fn(Subject<'_>, Word, &str) + Send + Sync>;
 
 /// Tells Events, within its limits.
 pub(crate) struct Events {
     outlet: Outlet,
-    /// When an object was last told about for that reason.
+    /// When a subject was last told about for that reason.
     told: Mutex<LruCache<(String, Word), Instant>>,
     normal: DefaultDirectRateLimiter,
     warning: DefaultDirectRateLimiter,
@@ -143,12 +161,16 @@ impl std::fmt::Debug for Events {
 impl Events {
     /// Tells through this recorder.
     pub(crate) fn new(recorder: EventRecorder) -> Self {
-        Self::through(Box::new(move |about, word, note| {
+        Self::through(Box::new(move |subject: Subject<'_>, word, note| {
             let notice = match word.kind() {
                 EventType::Normal => Notice::normal(word.as_str(), word.action(), note),
                 EventType::Warning => Notice::warning(word.as_str(), word.action(), note),
             };
-            recorder.record_about(about, notice);
+            let notice = match subject.related {
+                Some(related) => notice.related_to(related.clone()),
+                None => notice,
+            };
+            recorder.record_about(subject.about, notice);
         }))
     }
 
@@ -165,10 +187,14 @@ impl Events {
         }
     }
 
-    /// Tells of `about` that `word` happened, unless the same was told in the last 10 minutes.
-    pub(crate) fn tell(&self, about: &ObjectReference, word: Word, note: &str) {
+    /// Tells of `subject` that `word` happened, unless the same was told in the last 10 minutes.
+    pub(crate) fn tell<'a>(&self, subject: impl Into<Subject<'a>>, word: Word, note: &str) {
+        self.tell_inner(subject.into(), word, note);
+    }
+
+    fn tell_inner(&self, subject: Subject<'_>, word: Word, note: &str) {
         let now = Instant::now();
-        let key = (identity(about), word);
+        let key = (subject.identity(), word);
         let is_told = self
             .told()
             .peek(&key)
@@ -185,7 +211,7 @@ impl Events {
             return;
         }
         self.told().put(key, now);
-        (self.outlet)(about, word, note);
+        (self.outlet)(subject, word, note);
     }
 
     /// Events that exceeded the rate, since the start.
@@ -196,6 +222,19 @@ impl Events {
     fn told(&self) -> MutexGuard<'_, LruCache<(String, Word), Instant>> {
         // Each change is one call: a panic in between leaves nothing half done.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subject<'_> {
+    fn identity(self) -> String {
+        match self.related {
+            // UIDs of what is no object of the API server are unique below a name alone.
+            Some(related) => {
+                let name = related.name.as_deref().unwrap_or_default();
+                format!("{}\0{}\0{name}", identity(self.about), identity(related))
+            }
+            None => identity(self.about),
+        }
     }
 }
 
@@ -229,8 +268,8 @@ mod tests {
         let seen = Arc::<Mutex<Vec<String>>>::default();
         let events = Events::through(Box::new({
             let seen = Arc::clone(&seen);
-            move |about, word, note| {
-                let line = format!("{} {} {note}", identity(about), word.as_str());
+            move |subject: Subject<'_>, word, note| {
+                let line = format!("{} {} {note}", identity(subject.about), word.as_str());
                 seen.lock().expect("not poisoned").push(line);
             }
         }));
@@ -255,6 +294,24 @@ mod tests {
                 "b InstanceLost another object",
                 "a InstanceLost again",
             ]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r13_what_is_told_of_one_related_object_is_not_told_of_another() {
+        let (events, seen) = recorded();
+        let home = about("home");
+        for (related, note) in [("x", "first"), ("y", "second"), ("x", "again")] {
+            let related = about(related);
+            let subject = Subject {
+                about: &home,
+                related: Some(&related),
+            };
+            events.tell(subject, Word::OrphanFound, note);
+        }
+        assert_eq!(
+            *seen.lock().expect("not poisoned"),
+            ["home OrphanFound first", "home OrphanFound second"]
         );
     }
 

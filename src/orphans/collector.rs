@@ -1,6 +1,6 @@
 //! The cycle of G-01: looks, lets [`decide`](super::decide) judge, and carries out what comes of it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +74,8 @@ pub(crate) struct Report {
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) deleted: Vec<Sighting>,
-    /// What providers said instead, each with the instance that it is about.
-    pub(crate) refusals: Vec<String>,
+    /// What providers said instead, by the instance that it is about.
+    pub(crate) refusals: HashMap<Life, String>,
 }
 
 /// Why an orphan was not deleted after all.
@@ -92,6 +92,7 @@ impl Collector {
     /// costs nothing and an instance is never judged by what was before.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), Infallible> {
         let mut past = Past::default();
+        self.metrics.began((self.clock)());
         loop {
             let wait = tokio::time::sleep(self.settings.interval);
             if stop.run_until_cancelled(wait).await.is_none() {
@@ -159,6 +160,7 @@ impl Collector {
         let look = Look {
             sightings,
             unreachable,
+            failed: failed.keys().cloned().collect(),
             trouble,
             claims,
             now: (self.clock)(),
@@ -262,7 +264,8 @@ impl Collector {
                     } = &orphan.sighting;
                     tracing::warn!(%provider, instance = %instance.id,
                         class = error.class().as_str(), %error, "orphan not deleted");
-                    outcome.refusals.push(format!("{}: {error}", instance.id));
+                    let life = orphan.sighting.life();
+                    outcome.refusals.insert(life, error.to_string());
                 }
                 Err(Held::Unread(guard)) => {
                     orphan.verdict = Verdict::Keep(Skip::Guarded);

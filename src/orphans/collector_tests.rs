@@ -1,252 +1,13 @@
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::sync::Mutex;
-
-use kube_client::Client;
-use kube_client::client::Body;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
-use crate::cluster::{CONFIG_MAP, KEY};
-use crate::controller::testing::{Server, refusal, virtual_now};
-use crate::events::Events;
-use crate::provider::sim::{Op, Rule, SimProvider, World};
-use crate::provider::{CreateRequest, Instance, Owner, Provider, Reason, conformance, sim};
-
-const CYCLE: Duration = Duration::from_secs(10 * 60);
-const CLUSTER: &str = "cluster-1";
-
-/// How the API server answers about Proxies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
-    Well,
-    /// It fails.
-    Fails,
-    /// It fails after the first page of a list.
-    FailsHalfWay,
-    /// It knows no Proxies.
-    NoDefinition,
-    /// It has lost all Proxies.
-    Empty,
-    /// Lists leave out what a single read shows.
-    HidesInLists,
-}
-
-/// One cluster with its API server, and the collector that looks at it.
-struct Stage {
-    server: Server,
-    mood: Arc<Mutex<Mood>>,
-    world: World,
-    told: Arc<Mutex<Vec<String>>>,
-    handed: Arc<Mutex<Vec<String>>>,
-    collector: Collector,
-    past: Past,
-}
-
-fn world() -> World {
-    World::beginning_at(sim::Settings::default(), virtual_now())
-}
-
-impl Stage {
-    fn new(mode: Mode) -> Self {
-        Self::of(CLUSTER, mode, world())
-    }
-
-    fn of(cluster_id: &str, mode: Mode, world: World) -> Self {
-        let server = Server::default();
-        let mood = Arc::new(Mutex::new(Mood::Well));
-        let client = client(server.clone(), Arc::clone(&mood));
-        let store = Store::new(client.clone(), "crawl");
-        let provider: Arc<dyn Provider> = Arc::new(SimProvider::new(world.clone()));
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let handed = Arc::new(Mutex::new(Vec::new()));
-        let events = Events::through(Box::new({
-            let told = Arc::clone(&told);
-            move |about, word, _| {
-                let name = about.name.clone().unwrap_or_default();
-                let line = format!("{} {name}", word.as_str());
-                told.lock().expect("not poisoned").push(line);
-            }
-        }));
-        let collector = Collector {
-            settings: Settings {
-                mode,
-                ..Settings::default()
-            },
-            providers: Registry::new(BTreeMap::from([("sim".to_owned(), provider)])),
-            cluster_id: Arc::from(cluster_id),
-            fleet: Fleet::new(client, Vec::new()),
-            calm: Calm::new(),
-            synced: Box::new(|| true),
-            leads: Arc::new(|| true),
-            hand_over: Box::new({
-                let handed = Arc::clone(&handed);
-                move |key, uid, provider| {
-                    let line = format!("{key} {uid} {provider}");
-                    handed.lock().expect("not poisoned").push(line);
-                }
-            }),
-            notices: Notices {
-                events: Some(Arc::new(events)),
-                about: store.reference(),
-            },
-            store,
-            metrics: Metrics::default(),
-            clock: virtual_now,
-        };
-        let stage = Self {
-            server,
-            mood,
-            world,
-            told,
-            handed,
-            collector,
-            past: Past::default(),
-        };
-        stage.keep_id(cluster_id);
-        stage
-    }
-
-    fn keep_id(&self, id: &str) {
-        let config = json!({ "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": { "name": CONFIG_MAP, "namespace": "crawl" }, "data": { KEY: id } });
-        self.server.put(&format!("configmaps/{CONFIG_MAP}"), config);
-    }
-
-    fn turn(&self, mood: Mood) {
-        *self.mood.lock().expect("not poisoned") = mood;
-    }
-
-    /// The instance of a Proxy, made as the operator of that cluster makes it.
-    async fn make(&self, name: &str, zone: &str) -> Instance {
-        let mut request = CreateRequest {
-            owner: owner(&self.collector.cluster_id, name),
-            ..conformance::request(name)
-        };
-        request.machine.zone = Some(zone.to_owned());
-        let provider = SimProvider::new(self.world.clone());
-        let made = provider.create(&request).await.expect("made");
-        made.instance().clone()
-    }
-
-    fn proxy(&self, name: &str, status: &Value) {
-        put_proxy(&self.server, name, status);
-    }
-
-    /// A Proxy that runs.
-    async fn live(&self, name: &str) {
-        let instance = self.make(name, "zone-a").await;
-        self.record(name, &instance);
-    }
-
-    fn record(&self, name: &str, instance: &Instance) {
-        self.proxy(name, &recorded(instance));
-    }
-
-    /// The next cycle, when its time has come.
-    async fn cycle(&mut self) -> Report {
-        tokio::time::sleep(CYCLE).await;
-        self.cycle_now(None).await
-    }
-
-    async fn cycle_now(&mut self, approved: Option<&HashSet<Life>>) -> Report {
-        let stop = CancellationToken::new();
-        let cycle = self.collector.cycle(&mut self.past, approved, &stop);
-        cycle.await.expect("nobody stops it")
-    }
-
-    /// Cycles until one deletes something, at most so many: how many it took.
-    async fn cycles_until_deleted(&mut self, most: usize) -> Option<usize> {
-        for n in 1..=most {
-            if !self.cycle().await.outcome.deleted.is_empty() {
-                return Some(n);
-            }
-        }
-        None
-    }
-
-    /// Whether the instance is there and nobody deletes it.
-    fn is_kept(&self, name: &str) -> bool {
-        let seen = self.world.find(&owner(&self.collector.cluster_id, name));
-        seen.is_some_and(|seen| !seen.deleting)
-    }
-
-    fn take_told(&self) -> Vec<String> {
-        std::mem::take(&mut self.told.lock().expect("not poisoned"))
-    }
-
-    fn metric(&self, line: &str) -> bool {
-        self.collector
-            .metrics
-            .render()
-            .lines()
-            .any(|one| one == line)
-    }
-}
-
-fn put_proxy(server: &Server, name: &str, status: &Value) {
-    let proxy = json!({
-        "apiVersion": "crawl.proxyoperator.dev/v1alpha1", "kind": "Proxy",
-        "metadata": { "name": name, "namespace": "crawl", "uid": uid(name), "generation": 1 },
-        "spec": { "provider": "sim" }, "status": status,
-    });
-    server.put(&format!("proxies/{name}"), proxy);
-}
-
-/// The status of a Proxy that has this instance on record.
-fn recorded(instance: &Instance) -> Value {
-    json!({ "providerID": instance.id.as_str(), "instanceUID": instance.incarnation.as_str() })
-}
-
-fn uid(name: &str) -> String {
-    format!("u-{name}")
-}
-
-fn owner(cluster_id: &str, name: &str) -> Owner {
-    Owner {
-        cluster_id: Arc::from(cluster_id),
-        uid: uid(name),
-        namespace: "crawl".to_owned(),
-        proxy: name.to_owned(),
-    }
-}
-
-fn client(server: Server, mood: Arc<Mutex<Mood>>) -> Client {
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let path = request.uri().path().to_owned();
-        let is_next_page = request
-            .uri()
-            .query()
-            .is_some_and(|query| query.contains("continue="));
-        let mood = *mood.lock().expect("not poisoned");
-        let is_list = path.ends_with("/proxies");
-        let is_about_proxies = path.contains("/proxies");
-        let (code, value) = match mood {
-            Mood::Fails if is_about_proxies => refusal(500, "InternalError", "not today"),
-            Mood::FailsHalfWay if is_next_page => refusal(500, "InternalError", "not today"),
-            Mood::NoDefinition if is_about_proxies => refusal(
-                404,
-                "NotFound",
-                "the server could not find the requested resource",
-            ),
-            mood => {
-                let (code, mut value) = server.answer(request.method(), &path, &[]);
-                let is_without = matches!(mood, Mood::Empty | Mood::HidesInLists);
-                if is_list && is_without {
-                    value["items"] = json!([]);
-                }
-                if is_list && mood == Mood::FailsHalfWay {
-                    value["metadata"]["continue"] = json!("more");
-                }
-                (code, value)
-            }
-        };
-        let body = Body::from(serde_json::to_vec(&value).expect("JSON"));
-        let response = http::Response::builder().status(code).body(body);
-        async move { Ok::<_, Infallible>(response.expect("a response")) }
-    });
-    Client::new(service, "crawl")
-}
+use crate::cluster::CONFIG_MAP;
+use crate::controller::testing::virtual_now;
+use crate::orphans::testing::{
+    CLUSTER, CYCLE, Mood, Stage, client, owner, put_proxy, recorded, uid, world,
+};
+use crate::provider::sim::{Op, Rule, SimProvider};
+use crate::provider::{CreateRequest, Owner, Provider, Reason, conformance};
 
 #[tokio::test(start_paused = true)]
 async fn t82_an_orphan_goes_in_its_second_cycle_in_mode_delete() {
@@ -650,4 +411,116 @@ async fn a_stop_ends_the_cycles_and_a_cycle_between_two_deletions() {
     assert_eq!(ended, Ok(()));
     let going = world.all().iter().filter(|(_, seen)| seen.deleting).count();
     assert_eq!(going, 1, "the second would have come a second later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn g07_a_collection_that_is_held_from_the_start_says_since_when() {
+    let stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    stage.turn(Mood::Fails);
+    let began = virtual_now().as_second();
+    let (collector, stop) = (Arc::new(stage.collector), CancellationToken::new());
+    let held = async {
+        tokio::time::sleep(3 * CYCLE + Duration::from_secs(60)).await;
+        stop.cancel();
+    };
+    let (ended, ()) = tokio::join!(Arc::clone(&collector).run(stop.clone()), held);
+    assert_eq!(ended, Ok(()));
+    let page = collector.metrics.render();
+    for line in [
+        format!("pxo_orphan_last_success_timestamp_seconds {began}"),
+        "pxo_orphan_cycles_guarded_total{cause=\"unread\"} 3".to_owned(),
+    ] {
+        assert!(page.lines().any(|one| one == line), "{line}: {page}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g07_a_number_that_a_cycle_does_not_find_out_stays_what_it_was() {
+    let mut stage = Stage::new(Mode::DryRun);
+    stage.live("alive").await;
+    stage.make("here", "zone-a").await;
+    stage.make("there", "zone-b").await;
+    stage.cycle().await;
+    let two = "pxo_orphans{provider=\"sim\"} 2";
+    assert!(stage.metric(two));
+    for mood in [Mood::Fails, Mood::NoDefinition] {
+        stage.turn(mood);
+        stage.cycle().await;
+        assert!(stage.metric(two), "{mood:?}");
+    }
+    stage.turn(Mood::Well);
+    stage.world.cut_off("zone-b");
+    stage.cycle().await;
+    assert!(stage.metric(two), "one zone does not answer");
+    stage.world.add_rule(Rule {
+        op: Some(Op::List),
+        error: Some(Reason::Unavailable),
+        times: Some(1),
+        ..Rule::default()
+    });
+    stage.cycle().await;
+    assert!(stage.metric(two), "the provider does not answer");
+    stage.world.reconnect();
+    for name in ["here", "there"] {
+        stage.world.vanish(&owner(CLUSTER, name).instance_name());
+    }
+    stage.cycle().await;
+    assert!(stage.metric("pxo_orphans{provider=\"sim\"} 0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g07_each_orphan_is_told_of_also_where_several_name_one_proxy_or_none() {
+    let mut stage = Stage::new(Mode::DryRun);
+    stage.live("alive").await;
+    let provider = SimProvider::new(stage.world.clone());
+    for name in ["n1", "n2"] {
+        let nameless = CreateRequest {
+            owner: Owner {
+                proxy: String::new(),
+                ..owner(CLUSTER, name)
+            },
+            ..conformance::request(name)
+        };
+        provider.create(&nameless).await.expect("made");
+    }
+    stage.make("gone", "zone-a").await;
+    stage.cycle().await;
+    // Another life of the same name.
+    stage.world.vanish(&owner(CLUSTER, "gone").instance_name());
+    stage.make("gone", "zone-a").await;
+    stage.cycle_now(None).await;
+    let mut told = stage.take_told();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "OrphanFound gone",
+            "OrphanFound gone",
+            &format!("OrphanFound {CONFIG_MAP}"),
+            &format!("OrphanFound {CONFIG_MAP}"),
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn g07_every_family_is_documented() {
+    let mut stage = Stage::new(Mode::Delete);
+    stage.live("alive").await;
+    stage.make("orphan", "zone-a").await;
+    for _ in 0..2 {
+        stage.cycle().await;
+    }
+    let text = include_str!("../../docs/operations.md");
+    let page = stage.collector.metrics.render();
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let mut number = 0;
+    for name in families.filter_map(|family| family.split(' ').next()) {
+        number += 1;
+        let is_named =
+            |line: &str| line.starts_with("| `pxo_") && line.contains(&format!("`{name}`"));
+        assert!(text.lines().any(is_named), "docs/operations.md: {name}");
+    }
+    assert_eq!(number, 8, "{page}");
 }

@@ -2,10 +2,11 @@
 //!
 //! It runs the same cycles as the operator does, against the same guards. Two of them judge by
 //! numbers alone ([`Guard::yields_to_a_count`]); `--delete --count N` overrides these for exactly
-//! the orphans of its first look, if there are N.
+//! the orphans of its first look, if N of them may go.
 
 use std::collections::HashSet;
-use std::io::Write as _;
+use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +22,16 @@ use tokio_util::sync::CancellationToken;
 use super::collector::{Past, Report};
 use super::decide::{Life, Orphan, Skip, Verdict};
 use super::{Calm, Collector, Fleet, Guard, Metrics, Mode, Notices, Settings};
-use crate::cli::{between, cluster_id, providers};
+use crate::cli::{between, cluster_id, namespace, providers};
 use crate::cluster::{self, Store};
 use crate::events::Events;
 use crate::provider::config::Providers;
 
 /// How long the API server may take to tell the cluster's id.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where an answer goes.
+type Out<'a> = dyn Write + Send + 'a;
 
 /// Flags of `gc`.
 #[derive(Debug, clap::Args)]
@@ -41,17 +45,19 @@ pub struct Args {
     #[arg(long, group = "what", requires = "count")]
     delete: bool,
 
-    /// How many orphans there are, as --dry-run tells; with any other number nothing is deleted.
+    /// How many orphans may go, as --dry-run tells; with any other number nothing is deleted.
     #[arg(long, value_name = "N", conflicts_with = "dry_run",
           value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
 
     /// Time from one cycle of --delete to the next.
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = between("100ms", "24h"))]
+    #[arg(long, value_name = "TIME", env = "PXO_GC_INTERVAL", default_value = "10m",
+          value_parser = between("100ms", "24h"))]
     interval: Duration,
 
     /// Age below which an instance without a Proxy is left alone.
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = between("0s", "24h"))]
+    #[arg(long, value_name = "TIME", env = "PXO_GC_MIN_AGE", default_value = "15m",
+          value_parser = between("0s", "24h"))]
     min_age: Duration,
 
     /// How the answer looks.
@@ -63,8 +69,19 @@ pub struct Args {
     kubeconfig: Option<PathBuf>,
 
     /// Namespace of the operator, where the ConfigMap with the cluster's id lies.
-    #[arg(long, value_name = "NAMESPACE", default_value = "proxy-operator")]
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "PXO_LEADER_ELECT_NAMESPACE",
+        default_value = "proxy-operator"
+    )]
     namespace: String,
+
+    /// Look at the instances of Proxies of these namespaces alone, divided by commas, as an operator
+    /// of chosen namespaces does; default is all namespaces.
+    #[arg(long, value_name = "NAMESPACES", env = "PXO_NAMESPACES", value_delimiter = ',',
+          value_parser = namespace)]
+    namespaces: Vec<String>,
 
     /// Marks the instances of this cluster; default is the one that the operator has stored.
     #[arg(long, value_name = "ID", env = "PXO_CLUSTER_ID", value_parser = cluster_id)]
@@ -104,22 +121,24 @@ pub enum Error {
     #[error("write to stdout")]
     Stdout(#[from] std::io::Error),
     /// What is live is not known for sure.
-    #[error("nothing is deleted: {0}")]
+    #[error("nothing is deleted: {}", told(.0))]
     Guarded(Guard),
     /// The number given is not that of the orphans.
     #[error(
-        "there are {found} orphans, not {asked}: nothing is deleted; look at them with `gc \
-         --dry-run` and give the number that it tells"
+        "{found} orphans may go, not {asked} (and {held} are held): nothing is deleted; look at \
+         them with `gc --dry-run`, and if they are to go give --count {found}"
     )]
     Count {
-        /// How many there are.
+        /// How many may go.
         found: usize,
+        /// How many stay whatever the number: paused, or of no Proxy by name.
+        held: usize,
         /// The number given.
         asked: u32,
     },
     /// Some orphans were not deleted, and waiting does not help.
-    #[error("{} of them are left: {}", .0.len(), .0.join("; "))]
-    Left(Vec<String>),
+    #[error("{0}")]
+    Left(Left),
     /// A signal came first.
     #[error("interrupted; what was deleted stays deleted")]
     Interrupted,
@@ -160,13 +179,13 @@ pub async fn run(args: Args) -> Result<(), Error> {
             // Each read that fails ends the command.
             calm: Duration::ZERO,
         },
-        providers: args
-            .providers
-            .clone()
-            .unwrap_or_default()
-            .build(&client, None, &[]),
+        providers: args.providers.clone().unwrap_or_default().build(
+            &client,
+            None,
+            &args.namespaces,
+        ),
         cluster_id,
-        fleet: Fleet::new(client, Vec::new()),
+        fleet: Fleet::new(client, args.namespaces.clone()),
         calm: Calm::new(),
         synced: Box::new(|| true),
         leads: Arc::new(|| true),
@@ -183,9 +202,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let done = CancellationToken::new();
     let work = async {
+        let mut out = std::io::stdout();
         let outcome = match args.count.filter(|_| args.delete) {
-            Some(count) => delete(&collector, count, args.output, &stop).await,
-            None => show(&collector, args.output, &stop).await,
+            Some(count) => delete(&collector, count, args.output, &mut out, &stop).await,
+            None => show(&collector, args.output, &mut out, &stop).await,
         };
         done.cancel();
         outcome
@@ -216,6 +236,7 @@ async fn identity(
 async fn show(
     collector: &Collector,
     output: Output,
+    out: &mut Out<'_>,
     stop: &CancellationToken,
 ) -> Result<(), Error> {
     let report = look(collector, None, &mut Past::default(), stop).await?;
@@ -223,117 +244,189 @@ async fn show(
         Output::Json => json_text(&as_json(collector, &report)),
         Output::Table => as_table(&report),
     };
-    print(&text)?;
+    out.write_all(text.as_bytes())?;
     match report.decision.guard {
         Some(guard) if !guard.yields_to_a_count() => Err(Error::Guarded(guard)),
         _ => Ok(()),
     }
 }
 
-async fn delete(
+/// Deletes the orphans of its first look, if there are `count`. In JSON it says at its end, and only
+/// then, what was deleted and what went wrong.
+pub(super) async fn delete(
     collector: &Collector,
     count: u32,
     output: Output,
+    out: &mut Out<'_>,
     stop: &CancellationToken,
 ) -> Result<(), Error> {
-    let mut past = Past::default();
-    let first = look(collector, Some(&HashSet::new()), &mut past, stop).await?;
-    if let Some(guard) = first.decision.guard {
-        return Err(Error::Guarded(guard));
-    }
-    let candidates = || {
-        first
-            .decision
-            .orphans
-            .iter()
-            .filter(|orphan| orphan.may_go())
+    let mut deletion = Deletion {
+        collector,
+        count,
+        output,
+        out,
+        deleted: Vec::new(),
     };
-    let found = candidates().count();
-    if found != usize::try_from(count).unwrap_or(usize::MAX) {
-        return Err(Error::Count {
-            found,
-            asked: count,
-        });
-    }
-    let approved: HashSet<Life> = candidates().map(|orphan| orphan.sighting.life()).collect();
-    let mut deleted = Vec::new();
-    let outcome = loop {
-        let wait = tokio::time::sleep(collector.settings.interval);
-        if stop.run_until_cancelled(wait).await.is_none() {
-            break Err(Error::Interrupted);
-        }
-        let report = match look(collector, Some(&approved), &mut past, stop).await {
-            Ok(report) => report,
-            Err(error) => break Err(error),
-        };
-        for sighting in &report.outcome.deleted {
-            let id = sighting.instance.id.to_string();
-            deleted.push(id);
-            if output == Output::Table {
-                let line = format!(
-                    "deleted {} ({} of {count})\n",
-                    sighting.instance.id,
-                    deleted.len()
-                );
-                print(&line)?;
-            }
-        }
-        if let Some(guard) = report.decision.guard.clone() {
-            break Err(Error::Guarded(guard));
-        }
-        match rest(&report, &approved) {
-            Rest::None => break Ok(()),
-            Rest::Waits => {}
-            Rest::Stuck(left) => break Err(Error::Left(left)),
-        }
-    };
+    let outcome = deletion.run(stop).await;
     if output == Output::Json {
         let error = outcome.as_ref().err().map(ToString::to_string);
-        print(&json_text(&json!({ "deleted": deleted, "error": error })))?;
+        let text = json_text(&json!({ "deleted": deletion.deleted, "error": error }));
+        deletion.out.write_all(text.as_bytes())?;
     }
     outcome
 }
 
+struct Deletion<'a, 'b> {
+    collector: &'a Collector,
+    /// How many orphans somebody counted.
+    count: u32,
+    output: Output,
+    out: &'a mut Out<'b>,
+    /// Ids of instances, in the order in which they were deleted.
+    deleted: Vec<String>,
+}
+
+impl Deletion<'_, '_> {
+    async fn run(&mut self, stop: &CancellationToken) -> Result<(), Error> {
+        let mut past = Past::default();
+        let approved = self.approve(&mut past, stop).await?;
+        let mut open = approved.clone();
+        loop {
+            let wait = tokio::time::sleep(self.collector.settings.interval);
+            if stop.run_until_cancelled(wait).await.is_none() {
+                return Err(Error::Interrupted);
+            }
+            let report = look(self.collector, Some(&approved), &mut past, stop).await?;
+            self.tell(&report)?;
+            if let Some(guard) = report.decision.guard {
+                return Err(Error::Guarded(guard));
+            }
+            match rest(&report, &approved, &mut open) {
+                Rest::None => return Ok(()),
+                Rest::Waits => {}
+                Rest::Stuck(left) => return Err(Error::Left(left)),
+            }
+        }
+    }
+
+    /// The orphans that were counted, if the number is that of the first look.
+    async fn approve(
+        &self,
+        past: &mut Past,
+        stop: &CancellationToken,
+    ) -> Result<HashSet<Life>, Error> {
+        let first = look(self.collector, Some(&HashSet::new()), past, stop).await?;
+        if let Some(guard) = first.decision.guard {
+            return Err(Error::Guarded(guard));
+        }
+        let orphans = &first.decision.orphans;
+        let found = going(orphans).count();
+        if found != usize::try_from(self.count).unwrap_or(usize::MAX) {
+            return Err(Error::Count {
+                found,
+                held: orphans.len() - found,
+                asked: self.count,
+            });
+        }
+        Ok(going(orphans).map(|one| one.sighting.life()).collect())
+    }
+
+    fn tell(&mut self, report: &Report) -> Result<(), Error> {
+        for sighting in &report.outcome.deleted {
+            let id = &sighting.instance.id;
+            self.deleted.push(id.to_string());
+            if self.output == Output::Table {
+                let (number, count) = (self.deleted.len(), self.count);
+                writeln!(self.out, "deleted {id} ({number} of {count})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The orphans that a deletion takes: those that --count counts.
+fn going(orphans: &[Orphan]) -> impl Iterator<Item = &Orphan> {
+    orphans.iter().filter(|orphan| orphan.may_go())
+}
+
 /// What is left of the orphans that somebody counted.
+#[derive(Debug, PartialEq, Eq)]
 enum Rest {
     None,
     /// The next cycles see to it.
     Waits,
-    /// Each with what keeps it.
-    Stuck(Vec<String>),
+    Stuck(Left),
 }
 
-fn rest(report: &Report, approved: &HashSet<Life>) -> Rest {
-    let mut left = Vec::new();
+/// Orphans that were to go and did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Those that are there, each with what keeps it.
+    kept: Vec<String>,
+    /// How many were not seen again while not everything answered.
+    unseen: usize,
+    /// Where not everything answered.
+    silent: Vec<String>,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.kept.len() == 1 { "is" } else { "are" };
+        if !self.kept.is_empty() {
+            let (number, kept) = (self.kept.len(), self.kept.join("; "));
+            write!(f, "{number} of them {verb} left: {kept}")?;
+        }
+        if self.unseen > 0 {
+            let before = if self.kept.is_empty() { "" } else { "; " };
+            let (unseen, silent) = (self.unseen, self.silent.join(", "));
+            write!(
+                f,
+                "{before}what became of {unseen} of them is not known, as not all answer: {silent}"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Judges a cycle; `open` are the counted ones that nobody has seen go.
+fn rest(report: &Report, approved: &HashSet<Life>, open: &mut HashSet<Life>) -> Rest {
+    let mut kept = Vec::new();
+    let mut waits = false;
+    let mut unseen = open.clone();
     for orphan in &report.decision.orphans {
+        let life = orphan.sighting.life();
+        if !approved.contains(&life) {
+            continue;
+        }
+        unseen.remove(&life);
         match orphan.verdict {
-            Verdict::Keep(skip) if approved.contains(&orphan.sighting.life()) => {
-                left.push((orphan, skip));
+            // By this hand or by another.
+            Verdict::Delete | Verdict::Keep(Skip::Going) => drop(open.remove(&life)),
+            Verdict::Keep(skip) => {
+                waits |= skip.is_a_wait();
+                let why = report.outcome.refusals.get(&life);
+                let why = why.map_or_else(String::new, |why| format!(": {why}"));
+                let id = &orphan.sighting.instance.id;
+                kept.push(format!("{id} ({}{why})", skip.as_str()));
             }
-            _ => {}
         }
     }
-    if left.is_empty() && report.unknown.is_empty() {
-        return Rest::None;
+    if report.unknown.is_empty() {
+        // Where all is told, what is not there is gone.
+        open.retain(|life| !unseen.contains(life));
+        unseen.clear();
     }
-    if left.iter().any(|(_, skip)| skip.is_a_wait()) {
-        return Rest::Waits;
+    if waits {
+        Rest::Waits
+    } else if kept.is_empty() && unseen.is_empty() {
+        Rest::None
+    } else {
+        Rest::Stuck(Left {
+            kept,
+            unseen: unseen.len(),
+            silent: report.unknown.clone(),
+        })
     }
-    let words = |(orphan, skip): &(&Orphan, Skip)| {
-        format!("{} ({})", orphan.sighting.instance.id, skip.as_str())
-    };
-    let silent = report
-        .unknown
-        .iter()
-        .map(|scope| format!("{scope} does not answer"));
-    let refusals = report.outcome.refusals.iter().cloned();
-    Rest::Stuck(
-        left.iter()
-            .map(words)
-            .chain(refusals)
-            .chain(silent)
-            .collect(),
-    )
 }
 
 async fn look(
@@ -384,9 +477,10 @@ fn as_json(collector: &Collector, report: &Report) -> Value {
         "unknown": report.unknown,
         "unclaimed": decision.unclaimed.len(),
         "guard": decision.guard.as_ref().map(|guard| json!({
-            "cause": guard.cause(), "message": guard.to_string(),
+            "cause": guard.cause(), "message": told(guard),
         })),
         "orphans": orphans,
+        "count": going(&decision.orphans).count(),
     })
 }
 
@@ -422,10 +516,16 @@ fn as_table(report: &Report) -> String {
         }
     }
     let (orphans, listed) = (decision.orphans.len(), decision.listed);
+    let may_go = match (orphans, going(&decision.orphans).count()) {
+        (0, _) => String::new(),
+        (_, 0) => ", none of which may go".to_owned(),
+        (_, number) => format!(", {number} may go: --count {number}"),
+    };
     text.push_str(&format!(
-        "orphans: {orphans} of {listed} instances; nothing was deleted\n"
+        "orphans: {orphans} of {listed} instances{may_go}; nothing was deleted\n"
     ));
     if let Some(guard) = &decision.guard {
+        let guard = told(guard);
         text.push_str(&format!("the operator would delete nothing: {guard}\n"));
     }
     for silent in &report.unknown {
@@ -439,7 +539,16 @@ fn shown_age(age: Duration) -> String {
     format!("{:#}", SignedDuration::from_secs(seconds))
 }
 
-fn print(text: &str) -> Result<(), Error> {
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+/// The words of a guard, with what this command can do about it.
+fn told(guard: &Guard) -> String {
+    match guard {
+        Guard::ClusterId { stored: None, .. } => format!(
+            "{guard}; if the operator is installed in another namespace, name it by --namespace"
+        ),
+        _ => guard.to_string(),
+    }
 }
+
+#[cfg(test)]
+#[path = "command_tests.rs"]
+mod tests;

@@ -109,6 +109,8 @@ pub(crate) struct Look {
     pub(crate) sightings: Vec<Sighting>,
     /// Scopes that did not answer, by provider.
     pub(crate) unreachable: BTreeMap<Arc<str>, BTreeSet<String>>,
+    /// Providers that told nothing of use.
+    pub(crate) failed: BTreeSet<Arc<str>>,
     /// The live Proxies by UID, or why they are not known.
     pub(crate) claims: Result<HashMap<String, Claim>, Guard>,
     /// What else stands in the way, whatever the numbers say.
@@ -212,9 +214,25 @@ impl Orphan {
     }
 }
 
+/// Of which providers a cycle found out how many orphans they have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Of none, since the Proxies were not read.
+    Nothing,
+    /// Of all but these, which did not tell everything.
+    AllBut(BTreeSet<Arc<str>>),
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self::AllBut(BTreeSet::new())
+    }
+}
+
 /// What a cycle comes to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Decision {
+    pub(crate) known: Known,
     /// Why nothing is deleted.
     pub(crate) guard: Option<Guard>,
     /// The oldest first, and at most [`MOST_PER_CYCLE`] to delete.
@@ -233,7 +251,9 @@ pub(crate) struct Decision {
 
 /// Judges all that was seen.
 pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision {
+    let silent = look.unreachable.keys().chain(&look.failed);
     let mut decision = Decision {
+        known: Known::AllBut(silent.cloned().collect()),
         listed: look.sightings.len(),
         ..Decision::default()
     };
@@ -241,6 +261,7 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
         Ok(claims) => claims,
         // Nothing is known of any instance, so none was seen as an orphan.
         Err(guard) => {
+            decision.known = Known::Nothing;
             decision.unknown = decision.listed;
             decision.guard = Some(look.trouble.unwrap_or(guard));
             return decision;

@@ -58,6 +58,7 @@ fn look(sightings: Vec<Sighting>, live: &[&str]) -> Look {
     Look {
         sightings,
         unreachable: BTreeMap::new(),
+        failed: BTreeSet::new(),
         claims: Ok(claims.collect()),
         trouble: None,
         now: now(),

@@ -95,7 +95,8 @@ impl fmt::Display for Guard {
             Self::NoProxies { instances } => write!(
                 f,
                 "there is no Proxy at all, and the providers list instances: {instances}; if that is \
-                 right, run `proxy-operator gc --delete` with the number of orphans"
+                 right, look at them with `proxy-operator gc --dry-run` and run `proxy-operator gc \
+                 --delete` with the count that it tells"
             ),
             Self::TooMany { orphans, limit } => write!(
                 f,

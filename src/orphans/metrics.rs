@@ -8,7 +8,7 @@ use controller::metrics::Text;
 use k8s_openapi::jiff::Timestamp;
 
 use super::Guard;
-use super::decide::{Decision, Verdict};
+use super::decide::{Decision, Known, Verdict};
 
 /// Counters of the collection since the start of the process; clones share them.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Metrics(Arc<Mutex<Counters>>);
 
 #[derive(Debug, Default)]
 struct Counters {
-    /// Orphans of the latest cycle, by provider.
+    /// Orphans by provider, of the latest cycle that found out.
     now: BTreeMap<Arc<str>, u64>,
     found: BTreeMap<Arc<str>, u64>,
     deleted: BTreeMap<Arc<str>, u64>,
@@ -25,7 +25,32 @@ struct Counters {
     guarded: BTreeMap<&'static str, u64>,
     cycles: u64,
     duration: Duration,
+    /// End of the latest cycle that was not guarded, or else the begin of the collection.
     last_success: Option<Timestamp>,
+}
+
+impl Counters {
+    /// Takes the orphans of a cycle; a number that it did not find out stays what it was.
+    fn count(&mut self, decision: &Decision) {
+        let Known::AllBut(silent) = &decision.known else {
+            return;
+        };
+        let mut seen: BTreeMap<_, u64> = BTreeMap::new();
+        for orphan in &decision.orphans {
+            let provider = Arc::clone(&orphan.sighting.provider);
+            *seen.entry(provider).or_default() += 1;
+        }
+        // A provider without orphans by now goes on to be told of.
+        for (provider, number) in &mut self.now {
+            let new = seen.remove(provider).unwrap_or_default();
+            *number = match silent.contains(provider) {
+                // What it did not tell of may still be there.
+                true => new.max(*number),
+                false => new,
+            };
+        }
+        self.now.extend(seen);
+    }
 }
 
 impl Metrics {
@@ -42,17 +67,20 @@ impl Metrics {
             .or_default() += 1;
     }
 
+    /// The collection begins: from now on it may be overdue, though no cycle succeeded yet.
+    pub(super) fn began(&self, at: Timestamp) {
+        self.counters().last_success.get_or_insert(at);
+    }
+
     /// A cycle ended. One that was not guarded is a success.
     pub(super) fn cycle(&self, decision: &Decision, took: Duration, at: Timestamp) {
         let mut counters = self.counters();
         counters.cycles += 1;
         counters.duration += took;
         counters.unclaimed += decision.unclaimed.len() as u64;
-        // A provider without orphans by now goes on to be told of.
-        counters.now.values_mut().for_each(|number| *number = 0);
+        counters.count(decision);
         for orphan in &decision.orphans {
             let provider = &orphan.sighting.provider;
-            *counters.now.entry(Arc::clone(provider)).or_default() += 1;
             if orphan.cycles == 1 {
                 *counters.found.entry(Arc::clone(provider)).or_default() += 1;
             }
@@ -91,7 +119,7 @@ impl Metrics {
             (
                 "pxo_orphans",
                 "gauge",
-                "Instances without a Proxy in the latest cycle",
+                "Instances without a Proxy, as far as the latest look told",
                 &counters.now,
             ),
             (
@@ -153,7 +181,7 @@ impl Metrics {
             text.family(
                 name,
                 "gauge",
-                "When the latest cycle ended that no guard held",
+                "When the latest cycle ended that no guard held; before the first, when looking began",
             );
             text.sample(name, &[], at.as_second() as f64);
         }

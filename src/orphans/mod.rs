@@ -33,6 +33,8 @@ mod guard;
 mod metrics;
 mod notices;
 mod survey;
+#[cfg(test)]
+mod testing;
 
 pub(crate) use collector::{Collector, HandOver};
 pub(crate) use fleet::{Calm, Fleet};

@@ -8,7 +8,7 @@ use kube_core::Resource as _;
 use super::decide::{Sighting, Why};
 use super::{Guard, Mode};
 use crate::api::Proxy;
-use crate::events::{Events, Word};
+use crate::events::{Events, Subject, Word};
 
 /// Tells by Events, if there is anybody to tell.
 #[derive(Debug)]
@@ -47,14 +47,25 @@ impl Notices {
     }
 
     /// Tells of the Proxy that the tags name, though it is gone: its namespace is where its users
-    /// look.
+    /// look. The instance is what it is related to, so that each one is told of, also of several
+    /// that name one Proxy or none.
     fn tell(&self, sighting: &Sighting, word: Word, note: &str) {
         let Some(events) = &self.events else {
             return;
         };
-        let owner = &sighting.owner;
+        let (owner, instance) = (&sighting.owner, &sighting.instance);
+        let instance = ObjectReference {
+            kind: Some("Instance".to_owned()),
+            name: Some(instance.id.to_string()),
+            uid: Some(instance.incarnation.to_string()),
+            ..ObjectReference::default()
+        };
         if owner.namespace.is_empty() || owner.proxy.is_empty() {
-            return events.tell(&self.about, word, note);
+            let subject = Subject {
+                about: &self.about,
+                related: Some(&instance),
+            };
+            return events.tell(subject, word, note);
         }
         let proxy = ObjectReference {
             api_version: Some(Proxy::api_version(&()).into_owned()),
@@ -64,6 +75,10 @@ impl Notices {
             uid: Some(owner.uid.clone()),
             ..ObjectReference::default()
         };
-        events.tell(&proxy, word, note);
+        let subject = Subject {
+            about: &proxy,
+            related: Some(&instance),
+        };
+        events.tell(subject, word, note);
     }
 }

@@ -119,8 +119,15 @@ impl Notice {
 
     /// Names a second object that took part, such as the one that was created.
     #[must_use]
-    pub fn related<K: Resource<DynamicType = ()>>(mut self, object: &K) -> Self {
-        self.related = Some(object.object_ref(&()));
+    pub fn related<K: Resource<DynamicType = ()>>(self, object: &K) -> Self {
+        self.related_to(object.object_ref(&()))
+    }
+
+    /// As [`related`](Self::related), for something of which only the reference is known, or that
+    /// is no object of the API server. Occurrences with different references are different events.
+    #[must_use]
+    pub fn related_to(mut self, object: ObjectReference) -> Self {
+        self.related = Some(object);
         self
     }
 
