@@ -1,9 +1,10 @@
 //! O-07: a stop ends in time, whatever hangs; a second signal does not wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use devcluster::faults::{Action, FaultGuard, FaultProxy, Rule};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::common::eventually::eventually;
 use crate::common::fleet;
