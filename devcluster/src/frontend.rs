@@ -25,6 +25,7 @@ use crate::{
     handlers::{Api, Call},
     http::{
         body::Aborted,
+        compress,
         path::{ResourcePath, Route, Verb},
         query::Query,
         response::{self, ApiResponse},
@@ -80,6 +81,11 @@ impl Head {
             route,
             verb,
         }
+    }
+
+    /// Whether the answer is an object or a list.
+    fn may_be_compressed(&self) -> bool {
+        self.verb.is_some_and(|verb| verb != Verb::Watch)
     }
 
     fn header(&self, name: header::HeaderName) -> &str {
@@ -178,6 +184,9 @@ impl Frontend {
             }
         };
         self.finish(&head, &user, &mut response);
+        if head.may_be_compressed() && compress::is_wanted(&head.headers) {
+            response = compress::gzip(response).await;
+        }
         response
     }
 

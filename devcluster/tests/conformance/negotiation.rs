@@ -1,7 +1,10 @@
 //! Cases 013–020: forms of answers and bodies.
 
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     definitions::{definition, establish, widget},
@@ -102,6 +105,56 @@ async fn case_017_custom_columns_are_typed() {
     assert_eq!(columns[at]["type"], "integer");
     assert_eq!(table.json["rows"][0]["cells"][at], 3);
     assert!(table.json["rows"][1]["cells"][at].is_null());
+}
+
+#[tokio::test]
+async fn case_018_large_lists_and_objects_are_compressed_on_demand() {
+    let t = Target::start().await;
+    let large = "large enough to be worth it ".repeat(3000);
+    for name in ["a", "b"] {
+        let object = json!({"metadata": {"name": name}, "data": {"k": large, "l": large}});
+        t.post(t.config_maps(), &object).await.expect(201);
+    }
+    let list = t.config_maps();
+    let cases = [
+        (list.clone(), "gzip", true),
+        (format!("{list}?limit=1"), "deflate, gzip", true),
+        (format!("{list}/a"), "gzip", true),
+        (list.clone(), "identity", false),
+        (format!("{list}?labelSelector=none"), "gzip", false),
+    ];
+    for (path, accepted, compressed) in cases {
+        let ask = t.ask(Method::GET, &*path);
+        let answer = ask.header("accept-encoding", accepted).send().await;
+        assert_eq!(answer.code, 200, "{path}");
+        assert_eq!(
+            answer.header("content-encoding") == "gzip",
+            compressed,
+            "{path} {accepted}"
+        );
+        if compressed {
+            assert!(answer.header("vary").contains("Accept-Encoding"), "{path}");
+            let mut text = String::new();
+            let mut decoder = GzDecoder::new(&answer.bytes[..]);
+            decoder
+                .read_to_string(&mut text)
+                .expect("one member of UTF-8");
+            let sent: Value = serde_json::from_str(&text).expect("JSON");
+            let plain = t.get(&*path).await;
+            assert_eq!(sent, *plain.expect(200), "{path}");
+        }
+    }
+    let path = format!("{list}?watch=true&resourceVersion=0");
+    let mut watch = t
+        .ask(Method::GET, path)
+        .header("accept-encoding", "gzip")
+        .watch()
+        .await;
+    assert_eq!(
+        watch.next().await.kind,
+        "ADDED",
+        "it can be read as it comes"
+    );
 }
 
 #[tokio::test]

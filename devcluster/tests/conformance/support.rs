@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use devcluster::{Authorization, DevCluster};
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::BodyExt as _;
@@ -44,6 +45,8 @@ pub(crate) struct Target {
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) headers: HeaderMap,
+    /// The body as it was sent.
+    pub(crate) bytes: Bytes,
     pub(crate) text: String,
     /// `Null` when the body is no JSON.
     pub(crate) json: Value,
@@ -218,6 +221,7 @@ impl Ask<'_> {
             Answer {
                 code: parts.status.as_u16(),
                 headers: parts.headers,
+                bytes,
                 text,
                 json,
             }

@@ -151,10 +151,14 @@ pub(crate) async fn compressed_answers_are_read_or_refused_in_words(world: &Worl
         })
         .await;
         match follower.informer.status().last_error {
-            None => follower.agrees(world, "compressed").await,
+            // Not every server compresses a stream.
+            None => {
+                assert!(watch_list, "the list came as it is");
+                follower.agrees(world, "compressed").await;
+            }
             Some((cause, text)) => {
                 assert_eq!(cause, Cause::Protocol);
-                assert!(text.contains("gzip"), "{text}");
+                assert!(text.contains("encoded as `gzip`"), "{text}");
             }
         }
     }

@@ -1,10 +1,12 @@
 //! What must hold on every API server.
 
+pub(crate) mod connections;
 pub(crate) mod factories;
 pub(crate) mod follow;
 pub(crate) mod kills;
 pub(crate) mod kinds;
 pub(crate) mod lists;
+pub(crate) mod namespaces;
 pub(crate) mod objects;
 pub(crate) mod restarts;
 pub(crate) mod secrets;
@@ -43,6 +45,12 @@ macro_rules! for_every_scenario {
         );
         $crate::scenarios_of!($world, Shared, factories:
             h15_a_factory_shares_typed_dynamic_and_metadata_informers,
+        );
+        $crate::scenarios_of!($world, Shared, connections:
+            informers_by_http2_share_one_connection_and_by_http1_have_one_each,
+        );
+        $crate::scenarios_of!($world, Shared, namespaces:
+            i103_all_other_namespaces_are_followed_beside_the_named_one,
         );
         $crate::scenarios_of!($world, Shared, kinds:
             i42_a_kind_that_comes_late_goes_and_comes_back_is_followed,

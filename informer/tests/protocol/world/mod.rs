@@ -119,6 +119,11 @@ impl World {
         stack(Config::new(self.proxy.url().parse().unwrap()), agent)
     }
 
+    /// How the administrator reaches the server itself, by TLS.
+    pub(crate) fn config(&self) -> Config {
+        self.config.lock().clone()
+    }
+
     /// A client of this crate's own stack that meets the server itself, by TLS.
     pub(crate) fn direct_client(&self) -> Client {
         stack(self.config.lock().clone(), &Agent::new())
