@@ -27,9 +27,13 @@ type Failure = Box<dyn std::error::Error>;
 
 /// Established connections to `port`, as the kernel counts them.
 fn connections(port: u16) -> std::io::Result<usize> {
-    let remote = format!(":{port:04X} 01");
+    let remote = format!(":{port:04X}");
     let table = std::fs::read_to_string("/proc/self/net/tcp")?;
-    Ok(table.lines().filter(|line| line.contains(&remote)).count())
+    let is_open = |line: &&str| {
+        let mut columns = line.split_whitespace().skip(2);
+        columns.next().is_some_and(|to| to.ends_with(&remote)) && columns.next() == Some("01")
+    };
+    Ok(table.lines().filter(is_open).count())
 }
 
 /// One line of figures.
