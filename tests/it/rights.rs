@@ -154,12 +154,9 @@ fn start(world: &World, election: bool) -> Operator {
         "--backoff-max",
         "1s",
     ];
-    flags.extend([
-        "--gc-interval",
-        "500ms",
-        "--leader-elect-namespace",
-        OPERATOR,
-    ]);
+    // Without the wait for a calm, which would be told in the place of a list that is refused.
+    flags.extend(["--gc-interval", "500ms", "--gc-calm", "0s"]);
+    flags.extend(["--leader-elect-namespace", OPERATOR]);
     if election {
         flags.push("--leader-elect");
         flags.extend(["--leader-elect-lease-duration", "3s"]);
