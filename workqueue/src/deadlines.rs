@@ -70,10 +70,12 @@ impl Later {
         Self(HashTable::new())
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn of(&self, id: KeyId) -> Option<Deadline> {
-        if self.0.is_empty() {
-            return None;
-        }
         let found = self.0.find(hash(id), |(other, _)| *other == id);
         found.map(|(_, reminder)| *reminder)
     }
@@ -89,11 +91,7 @@ impl Later {
         entry.insert((id, reminder));
     }
 
-    #[inline]
     pub(crate) fn take(&mut self, id: KeyId) -> Option<Deadline> {
-        if self.0.is_empty() {
-            return None;
-        }
         let entry = self.0.find_entry(hash(id), |(other, _)| *other == id);
         let ((_, reminder), _) = entry.ok()?.remove();
         if self.0.capacity() > SMALL && self.0.len() < self.0.capacity() / 8 {

@@ -232,6 +232,14 @@ impl<K: Eq, O: Order<K>> Shard<K, O> {
     /// run to come stands for one that is due.
     #[inline]
     fn remind(&mut self, id: KeyId, now: impl Fn() -> u64) {
+        // Most queues have none at any time.
+        if !self.later.is_empty() {
+            self.remind_later(id, now);
+        }
+    }
+
+    #[cold]
+    fn remind_later(&mut self, id: KeyId, now: impl Fn() -> u64) {
         if let Some(reminder) = self.later.take(id) {
             let now = now();
             if reminder.at > now {
