@@ -58,8 +58,9 @@ pub struct ControllerOptions {
     ///
     /// [`Manager`]: crate::Manager
     pub needs_leadership: bool,
-    /// Whether a second controller of the same name in this process is an error. Its metrics
-    /// are added to the first one's. Default true.
+    /// Whether a second controller of the same name in this process is an error. If it is none, the
+    /// counters of both are added up, and the second one's queue has no series of its own. Default
+    /// true.
     pub unique_name: bool,
 }
 

@@ -127,7 +127,9 @@ impl Spent {
             of_all(self.theirs),
             of_all(others),
         );
-        if self.busy >= BUSY * self.all {
+        if self.all <= 0.0 {
+            "not known: the machine does not tell what its processors did".to_owned()
+        } else if self.busy >= BUSY * self.all {
             format!("the processors: {shares}")
         } else {
             format!("waits, not the processors: {shares}")
@@ -164,6 +166,11 @@ mod tests {
         ] {
             assert_eq!(spent.bound(), bound);
         }
+        let untold = Spent {
+            all: 0.0,
+            ..spent(2.0, 1.0, 0.0)
+        };
+        assert!(untold.bound().starts_with("not known"));
     }
 
     #[test]

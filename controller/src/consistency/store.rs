@@ -94,7 +94,8 @@ impl fmt::Display for Lag {
 /// A record lives until the caches have reached it, the key is [cleared](Self::clear), or another
 /// UID comes under the key. Records of keys that are never checked again are swept once the caches
 /// are level with them (or, if that can't be compared, past the cap; or else 60 caps after the write:
-/// that cache does not run any more), each time the number of records has doubled. So the store holds
+/// that cache does not run any more), each time the number of records has doubled, from about a
+/// thousand on. So the store holds
 /// about as many records as there are keys with writes of late that the caches have not yet seen.
 ///
 /// Cost: a check or write is one look-up in a sharded map plus one comparison for each kind

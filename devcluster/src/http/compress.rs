@@ -45,7 +45,11 @@ pub(crate) async fn gzip(response: ApiResponse) -> ApiResponse {
         && let Some(chunk) = chunks.next().await
     {
         length += chunk.as_ref().map_or(0, Bytes::len);
+        let is_over = chunk.is_err();
         first.push(chunk);
+        if is_over {
+            break;
+        }
     }
     let chunks = stream::iter(first).chain(chunks);
     if length <= THRESHOLD {

@@ -82,7 +82,13 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                 let named = built.put(object);
                 debug_assert!(named, "objects are prepared with a name");
             }
-            Err(malformed) if malformed.foreign => self.pass_over(malformed),
+            Err(malformed) if malformed.foreign => {
+                // A list that is not of our kind tells nothing of what we hold.
+                if let Some(key) = &malformed.key {
+                    built.keep(key, None);
+                }
+                self.pass_over(malformed);
+            }
             Err(malformed) => {
                 // It is there, only unreadable: its stored copy must not look deleted.
                 if let Some(key) = &malformed.key {

@@ -257,7 +257,9 @@ impl<K: Resource + Send + Sync + 'static> Reflector<K> {
                     self.listed_unreadable.remove(&key);
                 }
             }
-            WatchEvent::Malformed(malformed) if malformed.foreign => self.pass_over(malformed),
+            WatchEvent::Malformed(malformed) if malformed.foreign && malformed.deleted => {
+                self.pass_over(malformed);
+            }
             WatchEvent::Malformed(malformed) if malformed.deleted => {
                 let Some(key) = &malformed.key else {
                     return Err(ReflectorError::Malformed(malformed));

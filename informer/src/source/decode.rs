@@ -351,7 +351,7 @@ mod tests {
                 "ConfigMap",
             ),
             (
-                r#"{"kind":"ConfigMap","apiVersion":"v2","metadata":{"name":"s"}}"#,
+                r#"{"kind":"ConfigMap","apiVersion":"example.dev/v1","metadata":{"name":"s"}}"#,
                 "apiVersion",
                 "v1",
             ),
@@ -375,6 +375,10 @@ mod tests {
         let own = br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"s"},"data":7}"#;
         let malformed = decoder::<ConfigMap>(ALL).object(own, false).unwrap_err();
         assert!(!malformed.foreign);
+        // Another version of the same kind is the same object, in words that are not understood.
+        let skewed = br#"{"kind":"ConfigMap","apiVersion":"v2","metadata":{"name":"s"}}"#;
+        let malformed = decoder::<ConfigMap>(ALL).object(skewed, false).unwrap_err();
+        assert_eq!((malformed.foreign, &*malformed.path), (false, "apiVersion"));
     }
 
     #[test]

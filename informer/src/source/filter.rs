@@ -111,6 +111,16 @@ impl Expect {
     }
 }
 
+impl Expect {
+    /// What of the field's value tells kinds apart, whatever the version.
+    fn group_or_kind(self, value: &str) -> &str {
+        match self {
+            Self::ApiVersion => value.rsplit_once('/').map_or("", |(group, _)| group),
+            Self::Kind => value,
+        }
+    }
+}
+
 impl Rules {
     fn entry(&self, level: Level, key: &str) -> Entry {
         match (level, key) {
@@ -146,8 +156,9 @@ impl Rules {
         format!("{WRONG_KIND}{field} is not {wanted}")
     }
 
-    /// Where and how an object says that it is of another kind than `own`, if it does. A whole
-    /// object where metadata alone are wanted is refused, and is not of another kind.
+    /// Where and how an object says that it is of another kind or API group than `own`, if it does.
+    /// A whole object where metadata alone are wanted, and one in another version of the API, is
+    /// refused, and is not of another kind.
     pub(super) fn foreign(
         &self,
         own: &TypeMeta,
@@ -157,8 +168,9 @@ impl Rules {
         let said = [(Expect::ApiVersion, api_version), (Expect::Kind, kind)];
         said.into_iter().find_map(|(expect, found)| {
             let (field, wanted) = self.wanted(expect);
-            let ours = [wanted, expect.of(own).1].contains(&found?);
-            (!ours).then(|| (field, self.not(expect)))
+            let found = expect.group_or_kind(found?);
+            let ours = [wanted, expect.of(own).1].map(|ours| expect.group_or_kind(ours));
+            (!ours.contains(&found)).then(|| (field, self.not(expect)))
         })
     }
 }

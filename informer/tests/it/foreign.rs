@@ -104,3 +104,25 @@ async fn r5_an_event_of_another_kind_takes_nothing_out_of_a_streamed_list() {
     assert_eq!(cached(&informer), ["a@1"]);
     assert_eq!(informer.malformed(), []);
 }
+
+#[tokio::test(start_paused = true)]
+async fn r5_a_list_of_another_kind_empties_no_cache() {
+    let (source, informer) = scripted(InformerOptions::default());
+    source.list(ListAnswer::all([object("a", 1), object("b", 2)], "10"));
+    let feed = source.watch();
+    let _run = Run::start(&informer);
+    informer.synced().await;
+    let end = ListEnd {
+        resource_version: "20".to_owned(),
+        continue_token: None,
+    };
+    source.list(ListAnswer::Page(vec![Err(foreign(false))], end));
+    let _next = source.watch();
+    feed.send(WatchEvent::Error(Box::new(status(410, "Expired"))));
+    source.called(4).await;
+    assert_eq!(
+        cached(&informer),
+        ["a@1"],
+        "b is gone, and of a nothing was told"
+    );
+}

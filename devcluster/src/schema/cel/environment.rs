@@ -16,6 +16,9 @@ use crate::schema::re2;
 /// object.
 const KEPT_EXPRESSIONS: usize = 256;
 
+/// Bytes of the longest text of such an expression.
+const LONGEST_KEPT: usize = 1024;
+
 /// Runs `f` with the environment of all rules: Kubernetes' libraries and no variables but the names of types.
 pub(super) fn with<R>(f: impl FnOnce(&Context<'static>) -> R) -> R {
     // A context cannot be shared between threads, and building one costs more than most rules.
@@ -82,6 +85,10 @@ fn compiled(source: &Arc<String>) -> Result<Rc<Regex>, String> {
             return Ok(Rc::clone(regex));
         }
         let regex = Rc::new(re2::compile(source)?);
+        // Rules write short ones; what is longer comes from an object, and will hardly come again.
+        if source.len() > LONGEST_KEPT {
+            return Ok(regex);
+        }
         if kept.len() >= KEPT_EXPRESSIONS {
             kept.clear();
         }
