@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A create that the provider only accepted has not worked yet: its operation may still fail for
-//! quota or stock. In a circuit that is not closed it counts when its instance runs, or fails to.
+//! quota or stock. In a circuit that is not closed it counts when its instance runs, or fails to. A try
+//! or a slow start that hears nothing for a retry time lets one create go.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,11 +44,13 @@ enum State {
     Open { until: Instant },
     /// One create is on its way since then.
     Trying { since: Instant },
-    /// So many creates may go at once; they are counted as they begin and as they work.
+    /// So many creates may go at once; they are counted as they begin and as they work. The last
+    /// that was let through began at `since`.
     SlowStart {
         window: u32,
         begun: u32,
         worked: u32,
+        since: Instant,
     },
 }
 
@@ -95,16 +98,27 @@ impl State {
                 Ok(Self::Trying { since: now })
             }
             Self::Trying { .. } => Err(TURN),
-            Self::SlowStart { window, begun, .. } if begun >= window => Err(TURN),
             Self::SlowStart {
                 window,
                 begun,
                 worked,
-            } => Ok(Self::SlowStart {
+                ..
+            } if begun < window => Ok(Self::SlowStart {
                 window,
                 begun: begun + 1,
                 worked,
+                since: now,
             }),
+            // None of those tells how it ended: the start is made anew, with one.
+            Self::SlowStart { since, .. } if now.duration_since(since) >= retry => {
+                Ok(Self::SlowStart {
+                    window: 1,
+                    begun: 1,
+                    worked: 0,
+                    since: now,
+                })
+            }
+            Self::SlowStart { .. } => Err(TURN),
         }
     }
 
@@ -124,12 +138,14 @@ impl State {
                 window: 1,
                 begun: 0,
                 worked: 0,
+                since: now,
             }),
             (
                 Some(Self::SlowStart {
                     window,
                     begun,
                     worked,
+                    since,
                 }),
                 Outcome::Worked,
             ) => match worked + 1 {
@@ -137,12 +153,14 @@ impl State {
                     window,
                     begun,
                     worked,
+                    since,
                 }),
                 _ if window >= ENOUGH => None,
                 _ => Some(Self::SlowStart {
                     window: window * 2,
                     begun: 0,
                     worked: 0,
+                    since: now,
                 }),
             },
             (
@@ -150,12 +168,14 @@ impl State {
                     window,
                     begun,
                     worked,
+                    since,
                 }),
                 Outcome::Unknown,
             ) => Some(Self::SlowStart {
                 window,
                 begun: begun.saturating_sub(1),
                 worked,
+                since,
             }),
             // A create from before the refusal: it had its room, which says nothing of now.
             (state @ (None | Some(Self::Open { .. })), _) => state,
@@ -206,6 +226,30 @@ impl Inner {
         }
     }
 
+    /// Settles the create of that Proxy that was accepted and has not come up, if there is one that
+    /// `is` meant.
+    fn settle_late(
+        &mut self,
+        key: &ObjectKey,
+        outcome: Outcome,
+        retry: Duration,
+        is: impl FnOnce(&Scope) -> bool,
+    ) {
+        if !self.coming_up.get(key).is_some_and(is) {
+            return;
+        }
+        let Some(scope) = self.coming_up.remove(key) else {
+            return;
+        };
+        // A later try is on its way there, whose word counts.
+        let is_old = outcome == Outcome::Unknown
+            && matches!(self.states.get(&scope), Some(State::Trying { .. }))
+            && self.coming_up.values().any(|of| *of == scope);
+        if !is_old {
+            self.settle(scope, outcome, retry);
+        }
+    }
+
     fn settle(&mut self, scope: Scope, outcome: Outcome, retry: Duration) {
         let state = self.states.get(&scope).copied();
         let next = State::settle(state, outcome, Instant::now(), retry);
@@ -242,9 +286,11 @@ impl Circuits {
 
     /// Lets a create of that Proxy through, or says how long it has to wait.
     ///
-    /// One whose create was accepted already, and which could not note it down, goes on with it.
+    /// One whose create was accepted already, and which could not note it down, goes on with it; one
+    /// that was accepted elsewhere has left there.
     pub(crate) fn admit(&self, scope: Scope, key: &ObjectKey) -> Result<Permit, Duration> {
         let mut inner = self.inner();
+        inner.settle_late(key, Outcome::Unknown, self.retry, |of| *of != scope);
         let goes_on = inner.is_coming_up(&scope, key);
         if let Some(state) = inner.admit(&scope, key, self.retry)? {
             inner.states.insert(scope.clone(), state);
@@ -268,10 +314,7 @@ impl Circuits {
     }
 
     fn settle_late(&self, key: &ObjectKey, outcome: Outcome) {
-        let mut inner = self.inner();
-        if let Some(scope) = inner.coming_up.remove(key) {
-            inner.settle(scope, outcome, self.retry);
-        }
+        self.inner().settle_late(key, outcome, self.retry, |_| true);
     }
 
     fn accepted(&self, scope: Scope, key: &ObjectKey) {
@@ -330,6 +373,12 @@ impl Permit {
         self.circuits.accepted(self.scope.clone(), &self.key);
     }
 
+    /// The provider refused, for good and not for quota or stock: no instance comes of it, nor of
+    /// what it accepted before.
+    pub(crate) fn came_to_nothing(mut self) {
+        self.outcome = Some(Outcome::Unknown);
+    }
+
     /// The provider refused for quota or stock.
     pub(crate) fn refused(mut self) {
         self.outcome = Some(Outcome::Refused);
@@ -340,7 +389,9 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(outcome) = self.outcome {
             let mut inner = self.circuits.inner();
-            inner.coming_up.remove(&self.key);
+            if inner.is_coming_up(&self.scope, &self.key) {
+                inner.coming_up.remove(&self.key);
+            }
             inner.settle(self.scope.clone(), outcome, self.circuits.retry);
         }
     }
@@ -507,6 +558,91 @@ mod tests {
             None,
             "its place is free again"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s09_a_slow_start_of_which_nobody_tells_begins_anew() {
+        let circuits = one_coming_up().await;
+        circuits.came_up(&key(0));
+        circuits.admit(scope(), &key(1)).expect("one").accepted();
+        pass(599).await;
+        assert_eq!(circuits.wait(&scope(), &key(9)), Some(COMING_UP));
+        pass(1).await;
+        circuits.admit(scope(), &key(2)).expect("anew").accepted();
+        assert_eq!(
+            circuits.wait(&scope(), &key(9)),
+            Some(COMING_UP),
+            "one at a time"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s09_a_proxy_that_goes_elsewhere_gives_its_place_back() {
+        let other = || Scope {
+            zone: Some("y".to_owned()),
+            ..scope()
+        };
+        // What becomes of the create elsewhere, where nothing or a try or a slow start may be on.
+        for elsewhere in ["closed", "trying", "slow start"] {
+            for outcome in ["accepted", "worked", "refused", "unknown"] {
+                let circuits = one_coming_up().await;
+                circuits.came_up(&key(0));
+                circuits.admit(scope(), &key(1)).expect("one").accepted();
+                if elsewhere != "closed" {
+                    circuits.refused(other());
+                    let State::Open { until } = circuits.inner().states[&other()] else {
+                        unreachable!("refused just now");
+                    };
+                    let due = State::Open {
+                        until: until.checked_sub(RETRY).expect("of just now"),
+                    };
+                    circuits.inner().states.insert(other(), due);
+                }
+                if elsewhere == "slow start" {
+                    circuits.admit(other(), &key(8)).expect("due").worked();
+                }
+                let permit = circuits.admit(other(), &key(1)).expect("may go");
+                match outcome {
+                    "accepted" => permit.accepted(),
+                    "worked" => permit.worked(),
+                    "refused" => permit.refused(),
+                    _ => drop(permit),
+                }
+                assert_eq!(
+                    circuits.wait(&scope(), &key(9)),
+                    None,
+                    "{outcome} elsewhere, {elsewhere} there"
+                );
+                circuits.admit(scope(), &key(2)).expect("one").accepted();
+                circuits.came_up(&key(1));
+                assert_eq!(
+                    circuits.wait(&scope(), &key(9)),
+                    Some(COMING_UP),
+                    "it runs elsewhere, {outcome}, {elsewhere}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s09_what_was_accepted_and_is_refused_for_good_at_the_next_try_gives_its_place_back() {
+        let circuits = one_coming_up().await;
+        circuits.came_up(&key(0));
+        circuits.admit(scope(), &key(1)).expect("one").accepted();
+        let again = circuits.admit(scope(), &key(1)).expect("its own");
+        again.came_to_nothing();
+        assert_eq!(circuits.wait(&scope(), &key(9)), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn s09_an_old_try_that_comes_to_nothing_leaves_the_newer_one_alone() {
+        let circuits = one_coming_up().await;
+        pass(600).await;
+        circuits.admit(scope(), &key(1)).expect("due").accepted();
+        circuits.came_to_nothing(&key(0));
+        assert_eq!(circuits.wait(&scope(), &key(9)), Some(COMING_UP));
+        circuits.came_up(&key(1));
+        assert_eq!(circuits.wait(&scope(), &key(9)), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -77,6 +77,8 @@ impl ProxyReconciler {
             Err(error) => {
                 if error.class() == provider::Class::QuotaExceeded {
                     permit.refused();
+                } else if error.is_definite() {
+                    permit.came_to_nothing();
                 }
                 if error.is_definite() {
                     pass.draft.edit().attempt_open = false;

@@ -102,6 +102,7 @@ impl ProxyReconciler {
 
     /// The instance is gone: by the operator's own doing, or as a loss that counts (S-10).
     fn lost(&self, pass: &mut Pass<'_>) -> Next {
+        self.circuits.came_to_nothing(pass.key());
         if let Some(reason) = plan::reason_to_go(pass.draft.provisioned_reason()) {
             pass.draft.clear_instance();
             pass.draft.replaced(reason);
@@ -158,6 +159,7 @@ impl ProxyReconciler {
         reason: Reason,
         cause: String,
     ) -> Result<Next, Error> {
+        self.circuits.came_to_nothing(pass.key());
         let cause = match &*instance.message {
             "" => cause,
             words => format!("{cause} ({words})"),
@@ -217,7 +219,14 @@ impl ProxyReconciler {
             let verdict = failure::verdict_of_read(&error, is_running);
             return self.provider_failure(pass, owner.name, error, verdict, made_from.as_ref());
         }
-        if error.class() == Class::QuotaExceeded {
+        let is_of_old_inputs = wanted
+            .zip(made_from.as_ref())
+            .is_some_and(|(wanted, made)| {
+                wanted.compare(&made.annotation()) == Comparison::Differs
+            });
+        let is_quota = error.class() == Class::QuotaExceeded;
+        // What an older spec asked for may have been in another zone.
+        if is_quota && !is_of_old_inputs {
             let scope = scope_of(owner.name, &pass.proxy().spec);
             self.circuits.refused(scope);
         }
@@ -225,12 +234,7 @@ impl ProxyReconciler {
         self.count_loss(pass);
         pass.draft.clear_instance();
         let verdict = failure::verdict(&error, false);
-        let is_of_old_inputs = wanted
-            .zip(made_from.as_ref())
-            .is_some_and(|(wanted, made)| {
-                wanted.compare(&made.annotation()) == Comparison::Differs
-            });
-        if verdict.latch && is_of_old_inputs {
+        if (verdict.latch || is_quota) && is_of_old_inputs {
             let message = format!(
                 "provider {}: {error}; the spec has changed since",
                 owner.name

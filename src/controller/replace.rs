@@ -84,6 +84,7 @@ impl ProxyReconciler {
             (Replacement::Gone, _) | (_, None) => {
                 pass.set_spec_hash(wanted).await?;
                 crash::point(Cp::Cp6);
+                self.circuits.came_to_nothing(pass.key());
                 pass.draft.clear_instance();
                 pass.draft.replaced(Reason::Replacing);
                 pass.draft
