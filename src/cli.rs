@@ -135,7 +135,7 @@ pub struct RunArgs {
     print_config: bool,
 
     /// Abort at a crash point, CP1 to CP10; for tests.
-    #[cfg(any(debug_assertions, feature = "testing"))]
+    #[cfg(any(test, debug_assertions, feature = "testing"))]
     #[arg(long, value_name = "CPn", env = "PXO_CRASH_AT")]
     crash_at: Option<crate::crash::Cp>,
 }
@@ -343,7 +343,7 @@ pub async fn execute(command: Command) -> Result<(), crate::Error> {
         }
         Command::Run(args) => {
             telemetry::init(args.log.log_format, args.log.log.to_filter())?;
-            #[cfg(any(debug_assertions, feature = "testing"))]
+            #[cfg(any(test, debug_assertions, feature = "testing"))]
             if let Some(cp) = args.crash_at {
                 crate::crash::arm(cp);
             }
@@ -601,6 +601,26 @@ mod tests {
             let twin = format!("PXO_{}", long.to_uppercase().replace('-', "_"));
             let env = flag.get_env().and_then(|name| name.to_str());
             assert_eq!(env, Some(twin.as_str()), "--{long}");
+        }
+    }
+
+    #[test]
+    fn gc_reads_variables_of_run_and_the_documentation_names_the_flags_to_repeat() {
+        let command = Args::command();
+        let variables = |name: &str| -> Vec<_> {
+            let command = command.find_subcommand(name).expect("there");
+            let flags = command.get_arguments();
+            flags.filter_map(|flag| flag.get_env()).collect()
+        };
+        let of_run = variables("run");
+        for variable in variables("gc") {
+            assert!(of_run.contains(&variable), "{}", variable.display());
+        }
+        let text = include_str!("../docs/run.md");
+        let of_gc = text.split_once(ORPHANS_BY_HAND).expect("a section of gc").1;
+        let prose = of_gc.split_once("\n| ").expect("a table").0;
+        for flag in ["--namespaces", "--providers", "--cluster-id"] {
+            assert!(prose.contains(&format!("`{flag}`")), "{flag}: {prose}");
         }
     }
 

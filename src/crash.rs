@@ -1,8 +1,8 @@
 //! Crash points: places where a test lets the process die.
 //!
 //! [`arm`] chooses one; when the code comes by `point` there, the process aborts at once, as a
-//! SIGKILL would end it. Compiled with debug assertions or the feature `testing` only: in a
-//! release image `point` is empty and nothing can arm it.
+//! SIGKILL would end it. Compiled with debug assertions, with the feature `testing` or for the unit
+//! tests of any build: in a release image `point` is empty and nothing can arm it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -87,7 +87,7 @@ impl FromStr for Cp {
     }
 }
 
-#[cfg(any(debug_assertions, feature = "testing"))]
+#[cfg(any(test, debug_assertions, feature = "testing"))]
 mod armed {
     use std::sync::OnceLock;
 
@@ -111,9 +111,9 @@ mod armed {
     }
 }
 
-#[cfg(any(debug_assertions, feature = "testing"))]
+#[cfg(any(test, debug_assertions, feature = "testing"))]
 pub use armed::arm;
-#[cfg(any(debug_assertions, feature = "testing"))]
+#[cfg(any(test, debug_assertions, feature = "testing"))]
 pub(crate) use armed::point;
 
 /// Crash points of a process that a test plays on its own thread: whoever comes by unwinds, and
@@ -145,7 +145,7 @@ pub(crate) mod here {
 }
 
 /// Nothing, in a build without crash points.
-#[cfg(not(any(debug_assertions, feature = "testing")))]
+#[cfg(not(any(test, debug_assertions, feature = "testing")))]
 pub(crate) fn point(_: Cp) {}
 
 #[cfg(test)]
@@ -158,5 +158,15 @@ mod tests {
             assert_eq!(cp.to_string().parse(), Ok(cp));
         }
         assert_eq!("CP11".parse::<Cp>(), Err(Unknown));
+    }
+
+    /// Also in a build whose image has no crash points.
+    #[test]
+    fn a_doomed_thread_dies_once_at_its_point_and_at_no_other() {
+        here::doom(Cp::Cp3);
+        point(Cp::Cp2);
+        let death = std::panic::catch_unwind(|| point(Cp::Cp3)).expect_err("it dies");
+        assert!(death.is::<here::Died>());
+        point(Cp::Cp3);
     }
 }

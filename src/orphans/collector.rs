@@ -124,12 +124,12 @@ impl Collector {
             approved,
         };
         let mut decision = decide(look, &past.memory, rules);
-        past.memory = std::mem::take(&mut decision.memory);
         self.tell(past, &decision);
         for sighting in &decision.unclaimed {
             self.hand(sighting);
         }
         let outcome = self.carry_out(&mut decision, stop).await;
+        past.memory = std::mem::take(&mut decision.memory);
         self.metrics.cycle(&decision, began.elapsed(), now);
         Some(Report {
             now,
@@ -236,7 +236,8 @@ impl Collector {
         (self.hand_over)(key, &owner.uid, &sighting.provider);
     }
 
-    /// Deletes what is to go, one a second; what stays all the same gets its cause.
+    /// Deletes what is to go, one a second; what stays all the same gets its cause, and its next
+    /// turn after the others.
     async fn carry_out(&self, decision: &mut Decision, stop: &CancellationToken) -> Outcome {
         let mut outcome = Outcome::default();
         let going = |orphan: &&mut Orphan| orphan.verdict == Verdict::Delete;
@@ -254,17 +255,25 @@ impl Collector {
                 orphan.verdict = Verdict::Keep(Skip::Limit);
                 continue;
             }
+            let life = orphan.sighting.life();
             match self.delete(&orphan.sighting).await {
-                Ok(()) => outcome.deleted.push(orphan.sighting.clone()),
-                Err(Held::Skip(skip)) => orphan.verdict = Verdict::Keep(skip),
+                Ok(()) => {
+                    // What was accepted may fail all the same.
+                    decision.memory.had_its_turn(&life, Skip::Going);
+                    outcome.deleted.push(orphan.sighting.clone());
+                }
+                Err(Held::Skip(skip)) => {
+                    orphan.verdict = Verdict::Keep(skip);
+                    decision.memory.had_its_turn(&life, skip);
+                }
                 Err(Held::Refused(error)) => {
                     orphan.verdict = Verdict::Keep(Skip::Refused);
+                    decision.memory.had_its_turn(&life, Skip::Refused);
                     let Sighting {
                         provider, instance, ..
                     } = &orphan.sighting;
                     tracing::warn!(%provider, instance = %instance.id,
                         class = error.class().as_str(), %error, "orphan not deleted");
-                    let life = orphan.sighting.life();
                     outcome.refusals.insert(life, error.to_string());
                 }
                 Err(Held::Unread(guard)) => {

@@ -346,6 +346,30 @@ async fn g02_what_cannot_be_read_again_or_is_refused_stays_until_the_next_cycle(
 }
 
 #[tokio::test(start_paused = true)]
+async fn g05_orphans_that_are_never_deleted_do_not_keep_a_younger_one() {
+    let mut stage = Stage::new(Mode::Delete);
+    // So many that six orphans hold no guard.
+    for n in 0..30 {
+        stage.live(&format!("alive-{n}")).await;
+    }
+    for n in 0..5 {
+        stage.make(&format!("kept-{n}"), "zone-a").await;
+    }
+    stage.world.add_rule(Rule {
+        op: Some(Op::Delete),
+        matching: Some("crawl/kept-".to_owned()),
+        error: Some(Reason::Credentials),
+        ..Rule::default()
+    });
+    tokio::time::sleep(CYCLE).await;
+    stage.make("young", "zone-a").await;
+    assert!(stage.cycles_until_deleted(5).await.is_some());
+    assert!(!stage.is_kept("young"));
+    assert!((0..5).all(|n| stage.is_kept(&format!("kept-{n}"))));
+    assert_eq!(stage.cycle().await.outcome.refusals.len(), 5, "asked again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn g03_nothing_goes_until_the_server_has_answered_for_five_minutes() {
     let mut stage = Stage::new(Mode::Delete);
     stage.live("alive").await;

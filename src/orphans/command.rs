@@ -4,7 +4,7 @@
 //! numbers alone ([`Guard::yields_to_a_count`]); `--delete --count N` overrides these for exactly
 //! the orphans of its first look, if N of them may go.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
@@ -124,10 +124,7 @@ pub enum Error {
     #[error("nothing is deleted: {}", told(.0))]
     Guarded(Guard),
     /// The number given is not that of the orphans.
-    #[error(
-        "{found} orphans may go, not {asked} (and {held} are held): nothing is deleted; look at \
-         them with `gc --dry-run`, and if they are to go give --count {found}"
-    )]
+    #[error("{}", miscounted(*found, *held, *asked))]
     Count {
         /// How many may go.
         found: usize,
@@ -142,6 +139,24 @@ pub enum Error {
     /// A signal came first.
     #[error("interrupted; what was deleted stays deleted")]
     Interrupted,
+}
+
+/// What is wrong with a number, and how to come by the right one: none means that nothing is to do.
+fn miscounted(found: usize, held: usize, asked: u32) -> String {
+    let orphans = if found == 1 { "orphan" } else { "orphans" };
+    let held = match held {
+        0 => String::new(),
+        1 => " (and 1 is held)".to_owned(),
+        held => format!(" (and {held} are held)"),
+    };
+    let advice = match found {
+        0 => "`gc --dry-run` shows what there is".to_owned(),
+        1 => "look at it with `gc --dry-run`, and if it is to go give --count 1".to_owned(),
+        found => {
+            format!("look at them with `gc --dry-run`, and if they are to go give --count {found}")
+        }
+    };
+    format!("{found} {orphans} may go, not {asked}{held}: nothing is deleted; {advice}")
 }
 
 /// Runs the subcommand until it is done or SIGINT or SIGTERM arrives.
@@ -289,19 +304,18 @@ struct Deletion<'a, 'b> {
 impl Deletion<'_, '_> {
     async fn run(&mut self, stop: &CancellationToken) -> Result<(), Error> {
         let mut past = Past::default();
-        let approved = self.approve(&mut past, stop).await?;
-        let mut open = approved.clone();
+        let mut counted = Counted::new(self.approve(&mut past, stop).await?);
         loop {
             let wait = tokio::time::sleep(self.collector.settings.interval);
             if stop.run_until_cancelled(wait).await.is_none() {
                 return Err(Error::Interrupted);
             }
-            let report = look(self.collector, Some(&approved), &mut past, stop).await?;
+            let report = look(self.collector, Some(&counted.all), &mut past, stop).await?;
             self.tell(&report)?;
             if let Some(guard) = report.decision.guard {
                 return Err(Error::Guarded(guard));
             }
-            match rest(&report, &approved, &mut open) {
+            match counted.rest(&report) {
                 Rest::None => return Ok(()),
                 Rest::Waits => {}
                 Rest::Stuck(left) => return Err(Error::Left(left)),
@@ -388,44 +402,67 @@ impl fmt::Display for Left {
     }
 }
 
-/// Judges a cycle; `open` are the counted ones that nobody has seen go.
-fn rest(report: &Report, approved: &HashSet<Life>, open: &mut HashSet<Life>) -> Rest {
-    let mut kept = Vec::new();
-    let mut waits = false;
-    let mut unseen = open.clone();
-    for orphan in &report.decision.orphans {
-        let life = orphan.sighting.life();
-        if !approved.contains(&life) {
-            continue;
+/// The orphans that somebody counted, and what became of them.
+struct Counted {
+    all: HashSet<Life>,
+    /// Those that nobody has seen go.
+    open: HashSet<Life>,
+    /// What providers said of them in their latest turns.
+    refusals: HashMap<Life, String>,
+}
+
+impl Counted {
+    fn new(all: HashSet<Life>) -> Self {
+        Self {
+            open: all.clone(),
+            all,
+            refusals: HashMap::new(),
         }
-        unseen.remove(&life);
-        match orphan.verdict {
-            // By this hand or by another.
-            Verdict::Delete | Verdict::Keep(Skip::Going) => drop(open.remove(&life)),
-            Verdict::Keep(skip) => {
-                waits |= skip.is_a_wait();
-                let why = report.outcome.refusals.get(&life);
-                let why = why.map_or_else(String::new, |why| format!(": {why}"));
-                let id = &orphan.sighting.instance.id;
-                kept.push(format!("{id} ({}{why})", skip.as_str()));
+    }
+
+    /// Judges a cycle. Each of them gets its turn, and no cycle is waited for only to ask again
+    /// for what a provider refused.
+    fn rest(&mut self, report: &Report) -> Rest {
+        let refusals = report.outcome.refusals.iter();
+        self.refusals
+            .extend(refusals.map(|(life, why)| (life.clone(), why.clone())));
+        let mut kept = Vec::new();
+        let mut waits = false;
+        let mut unseen = self.open.clone();
+        for orphan in &report.decision.orphans {
+            let life = orphan.sighting.life();
+            if !self.all.contains(&life) {
+                continue;
+            }
+            unseen.remove(&life);
+            match orphan.verdict {
+                // By this hand or by another.
+                Verdict::Delete | Verdict::Keep(Skip::Going) => drop(self.open.remove(&life)),
+                Verdict::Keep(skip) => {
+                    waits |= orphan.waits();
+                    let why = self.refusals.get(&life).filter(|_| skip == Skip::Refused);
+                    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+                    let id = &orphan.sighting.instance.id;
+                    kept.push(format!("{id} ({}{why})", skip.as_str()));
+                }
             }
         }
-    }
-    if report.unknown.is_empty() {
-        // Where all is told, what is not there is gone.
-        open.retain(|life| !unseen.contains(life));
-        unseen.clear();
-    }
-    if waits {
-        Rest::Waits
-    } else if kept.is_empty() && unseen.is_empty() {
-        Rest::None
-    } else {
-        Rest::Stuck(Left {
-            kept,
-            unseen: unseen.len(),
-            silent: report.unknown.clone(),
-        })
+        if report.unknown.is_empty() {
+            // Where all is told, what is not there is gone.
+            self.open.retain(|life| !unseen.contains(life));
+            unseen.clear();
+        }
+        if waits {
+            Rest::Waits
+        } else if kept.is_empty() && unseen.is_empty() {
+            Rest::None
+        } else {
+            Rest::Stuck(Left {
+                kept,
+                unseen: unseen.len(),
+                silent: report.unknown.clone(),
+            })
+        }
     }
 }
 

@@ -65,7 +65,7 @@ async fn g03_the_number_that_a_look_tells_is_the_one_that_a_deletion_takes() {
     let (said, refused) = deletion(&stage, 5, Output::Table).await;
     let words = refused.expect_err("one of them is held").to_string();
     assert!(
-        words.starts_with("4 orphans may go, not 5 (and 1 are held)"),
+        words.starts_with("4 orphans may go, not 5 (and 1 is held)"),
         "{words}"
     );
     assert!(words.ends_with("give --count 4"), "{words}");
@@ -113,6 +113,100 @@ async fn an_orphan_that_its_provider_refuses_to_delete_is_left_once_with_the_cau
     assert!(words.starts_with("1 of them is left: sim://"), "{words}");
     assert_eq!(words.matches("sim://").count(), 1, "{words}");
     assert!(words.contains("(refused: "), "{words}");
+}
+
+/// A provider that does not delete what belongs to the Proxy of this name.
+fn protect(stage: &Stage, name: &str) {
+    stage.world.add_rule(Rule {
+        op: Some(Op::Delete),
+        matching: Some(format!("crawl/{name}")),
+        error: Some(Reason::Credentials),
+        ..Rule::default()
+    });
+}
+
+#[test]
+fn a_wrong_number_is_answered_in_the_right_number_and_with_advice_that_can_be_followed() {
+    for (found, held, asked, want) in [
+        (
+            0,
+            0,
+            1,
+            "0 orphans may go, not 1: nothing is deleted; `gc --dry-run` shows what there is",
+        ),
+        (
+            0,
+            1,
+            1,
+            "0 orphans may go, not 1 (and 1 is held): nothing is deleted; `gc --dry-run` shows what \
+             there is",
+        ),
+        (
+            1,
+            2,
+            4,
+            "1 orphan may go, not 4 (and 2 are held): nothing is deleted; look at it with `gc \
+             --dry-run`, and if it is to go give --count 1",
+        ),
+        (
+            30,
+            0,
+            29,
+            "30 orphans may go, not 29: nothing is deleted; look at them with `gc --dry-run`, and if \
+             they are to go give --count 30",
+        ),
+    ] {
+        let error = Error::Count { found, held, asked };
+        assert_eq!(error.to_string(), want);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_gives_each_orphan_its_turn_and_ends_when_only_refused_ones_are_left() {
+    // Seven that are never deleted are older than the two that are.
+    let stage = stage(&[]).await;
+    for n in 0..7 {
+        stage.make(&format!("kept-{n}"), "zone-a").await;
+        protect(&stage, &format!("kept-{n}"));
+    }
+    tokio::time::sleep(CYCLE).await;
+    for name in ["free-0", "free-1"] {
+        stage.make(name, "zone-a").await;
+    }
+    tokio::time::sleep(2 * CYCLE).await;
+    let began = tokio::time::Instant::now();
+    let deletion = deletion(&stage, 9, Output::Table);
+    let (said, outcome) = tokio::time::timeout(20 * CYCLE, deletion)
+        .await
+        .expect("it ends");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(!stage.is_kept("free-0") && !stage.is_kept("free-1"));
+    let words = outcome.expect_err("seven are there still").to_string();
+    assert!(words.starts_with("7 of them are left: sim://"), "{words}");
+    // Each with its cause, also those whose turn was not in the latest cycle.
+    assert_eq!(words.matches("(refused: ").count(), 7, "{words}");
+    assert_eq!(
+        began.elapsed().as_secs() / CYCLE.as_secs(),
+        2,
+        "nine take two cycles after the look"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_of_an_age_that_nobody_tells_is_left_and_not_waited_for() {
+    let stage = stage(&["a"]).await;
+    let mut report = {
+        let (mut past, stop) = (Past::default(), CancellationToken::new());
+        let report = stage.collector.cycle(&mut past, None, &stop).await;
+        report.expect("nobody stops it")
+    };
+    let orphan = &mut report.decision.orphans[0];
+    orphan.verdict = Verdict::Keep(Skip::Young);
+    let all = HashSet::from([orphan.sighting.life()]);
+    assert_eq!(Counted::new(all.clone()).rest(&report), Rest::Waits);
+    report.decision.orphans[0].sighting.instance.created = None;
+    let rest = Counted::new(all).rest(&report);
+    assert!(matches!(rest, Rest::Stuck(_)), "{rest:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! Which instances are orphans and which of them go, from what was seen. Pure: no call, no clock.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,9 +129,48 @@ pub(crate) struct Rules<'a> {
     pub(crate) approved: Option<&'a HashSet<Life>>,
 }
 
-/// How many cycles in a row each orphan was seen in.
+/// What is known of each orphan from the cycles before.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory(HashMap<Life, u32>);
+pub(crate) struct Memory(HashMap<Life, Seen>);
+
+impl Memory {
+    /// Notes that the turn of this orphan came in the latest cycle, and what keeps it if it is still
+    /// there in the next.
+    pub(crate) fn had_its_turn(&mut self, life: &Life, by: Skip) {
+        if let Some(seen) = self.0.get_mut(life) {
+            seen.stay = Some(Stay { by, cycles: 0 });
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// Cycles in a row that saw it.
+    cycles: u32,
+    stay: Option<Stay>,
+}
+
+impl Seen {
+    fn again(self) -> Self {
+        let later = |stay: Stay| Stay {
+            cycles: stay.cycles.saturating_add(1),
+            ..stay
+        };
+        Self {
+            cycles: self.cycles.saturating_add(1),
+            stay: self.stay.map(later),
+        }
+    }
+}
+
+/// The latest turn of an orphan that is there still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stay {
+    /// What kept it.
+    by: Skip,
+    /// Cycles since then.
+    cycles: u32,
+}
 
 /// Why an orphan stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,7 +187,7 @@ pub(crate) enum Skip {
     NotApproved,
     /// Nothing is deleted in this mode.
     DryRun,
-    /// Others go first.
+    /// Others go first, and it has not had a turn yet.
     Limit,
     /// Its tags name no Proxy that could be looked for.
     Nameless,
@@ -155,7 +195,7 @@ pub(crate) enum Skip {
     Claimed,
     /// It is not the instance that was listed, or its tags changed.
     Changed,
-    /// It went, or is going, by another hand.
+    /// It went, or is going, by another hand or since its turn.
     Going,
     /// The provider did not do its part.
     Refused,
@@ -182,11 +222,6 @@ impl Skip {
             Self::NotLeading => "not-leading",
         }
     }
-
-    /// Whether time alone mends it.
-    pub(crate) fn is_a_wait(self) -> bool {
-        matches!(self, Self::Young | Self::FirstSeen | Self::Limit)
-    }
 }
 
 /// What happens to an orphan.
@@ -204,6 +239,8 @@ pub(crate) struct Orphan {
     /// Cycles in a row in which it was one, this one included.
     pub(crate) cycles: u32,
     pub(crate) age: Option<Duration>,
+    /// Its latest turn, if it had one.
+    pub(crate) stay: Option<Stay>,
     pub(crate) verdict: Verdict,
 }
 
@@ -211,6 +248,16 @@ impl Orphan {
     /// Whether it can be deleted in any cycle; somebody has to see to the others.
     pub(crate) fn may_go(&self) -> bool {
         !matches!(self.verdict, Verdict::Keep(Skip::Paused | Skip::Nameless))
+    }
+
+    /// Whether time alone brings its turn: it grows old enough, is seen again, or comes next.
+    pub(crate) fn waits(&self) -> bool {
+        match self.verdict {
+            // An age that nobody tells does not grow.
+            Verdict::Keep(Skip::Young) => self.sighting.instance.created.is_some(),
+            Verdict::Keep(Skip::FirstSeen | Skip::Limit) => true,
+            Verdict::Delete | Verdict::Keep(_) => false,
+        }
     }
 }
 
@@ -235,7 +282,7 @@ pub(crate) struct Decision {
     pub(crate) known: Known,
     /// Why nothing is deleted.
     pub(crate) guard: Option<Guard>,
-    /// The oldest first, and at most [`MOST_PER_CYCLE`] to delete.
+    /// In the order of their turns, and at most [`MOST_PER_CYCLE`] to delete.
     pub(crate) orphans: Vec<Orphan>,
     /// For the reconciler.
     pub(crate) unclaimed: Vec<Sighting>,
@@ -285,20 +332,21 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
             Standing::Unclaimed => decision.unclaimed.push(sighting),
             Standing::Orphan(why) => {
                 let life = sighting.life();
-                let cycles = memory.0.get(&life).map_or(1, |before| before + 1);
+                let seen = memory.0.get(&life).copied().unwrap_or_default().again();
                 let verdict = match never(&sighting.owner, claim) {
                     Some(skip) => Verdict::Keep(skip),
                     None => Verdict::Delete,
                 };
-                decision.memory.0.insert(life, cycles);
+                decision.memory.0.insert(life, seen);
                 let age = instance
                     .created
                     .and_then(|created| Duration::try_from(look.now.duration_since(created)).ok());
                 decision.orphans.push(Orphan {
                     sighting,
                     why,
-                    cycles,
+                    cycles: seen.cycles,
                     age,
+                    stay: seen.stay,
                     verdict,
                 });
             }
@@ -308,22 +356,13 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
         .trouble
         .or_else(|| by_numbers(&decision, claims.len()))
         .filter(|guard| rules.approved.is_none() || !guard.yields_to_a_count());
-    decision.orphans.sort_by(|a, b| {
-        let by_age = b.age.cmp(&a.age);
-        by_age.then_with(|| {
-            a.sighting
-                .instance
-                .id
-                .as_str()
-                .cmp(b.sighting.instance.id.as_str())
-        })
-    });
+    decision.orphans.sort_by(by_turn);
     let is_guarded = decision.guard.is_some();
     let mut room = MOST_PER_CYCLE;
     for orphan in decision.orphans.iter_mut().filter(|orphan| orphan.may_go()) {
         orphan.verdict = match skip(orphan, is_guarded, rules) {
             Some(skip) => Verdict::Keep(skip),
-            None if room == 0 => Verdict::Keep(Skip::Limit),
+            None if room == 0 => Verdict::Keep(orphan.stay.map_or(Skip::Limit, |stay| stay.by)),
             None => {
                 room -= 1;
                 Verdict::Delete
@@ -331,6 +370,17 @@ pub(crate) fn decide(look: Look, memory: &Memory, rules: Rules<'_>) -> Decision 
         };
     }
     decision
+}
+
+/// The oldest first. Who had a turn and stayed comes behind all others, and the one whose turn was
+/// longest ago first of these: what cannot be deleted must not keep the younger ones.
+fn by_turn(a: &Orphan, b: &Orphan) -> Ordering {
+    let since = |orphan: &Orphan| orphan.stay.map_or(u32::MAX, |stay| stay.cycles);
+    let by_age = || b.age.cmp(&a.age);
+    let (a_id, b_id) = (&a.sighting.instance.id, &b.sighting.instance.id);
+    let by_id = || a_id.as_str().cmp(b_id.as_str());
+    let by_stay = since(b).cmp(&since(a));
+    by_stay.then_with(by_age).then_with(by_id)
 }
 
 /// G-03, as far as it counts.

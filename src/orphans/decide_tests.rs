@@ -326,6 +326,45 @@ fn g05_the_five_oldest_go_first_and_what_goes_already_is_left_alone() {
 }
 
 #[test]
+fn g05_what_had_its_turn_and_stayed_comes_behind_all_others_in_the_order_of_turns() {
+    let live: Vec<String> = (0..60).map(|n| format!("p{n}")).collect();
+    let live: Vec<&str> = live.iter().map(String::as_str).collect();
+    let mut sightings: Vec<_> = live.iter().map(|uid| seen(uid)).collect();
+    let hours = |n: u64| Duration::from_secs(3600 * (20 - n));
+    sightings.extend((0..12).map(|n| aged(&format!("o{n:02}"), hours(n))));
+    let look = look(sightings, &live);
+    let mut memory = decide(look.clone(), &Memory::default(), rules()).memory;
+    let mut turns = Vec::new();
+    for cycle in 0..5 {
+        let mut decision = decide(look.clone(), &memory, rules());
+        for orphan in &decision.orphans {
+            match orphan.verdict {
+                Verdict::Delete => {
+                    decision
+                        .memory
+                        .had_its_turn(&orphan.sighting.life(), Skip::Refused);
+                    turns.push(orphan.sighting.owner.uid[1..].parse::<u32>().expect("n"));
+                }
+                // It waits if it has had no turn, and is refused still if it had one.
+                Verdict::Keep(skip) => {
+                    let want = if orphan.stay.is_some() {
+                        Skip::Refused
+                    } else {
+                        Skip::Limit
+                    };
+                    assert_eq!(skip, want, "cycle {cycle}");
+                    assert_eq!(orphan.waits(), skip == Skip::Limit);
+                }
+            }
+        }
+        memory = decision.memory;
+    }
+    // Of those of one cycle, as 10, 11, 0, 1 and 2 are, the oldest come first again.
+    let want = (0..12).chain(0..10).chain(0..3);
+    assert!(turns.iter().copied().eq(want), "{turns:?}");
+}
+
+#[test]
 fn g05_without_the_mode_delete_all_stay() {
     let look = look(vec![seen("a")], &["b"]);
     let dry = Rules {

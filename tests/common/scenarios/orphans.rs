@@ -372,7 +372,7 @@ pub(crate) async fn t86_thirty_orphans_stop_the_collection_and_go_five_per_cycle
     let (code, _, error) = gc(world, &with("29")).await;
     assert_eq!(code, Some(1));
     assert!(
-        error.contains("30 orphans may go, not 29 (and 0 are held)"),
+        error.contains("30 orphans may go, not 29: nothing is deleted"),
         "{error}"
     );
     assert_eq!(fleet::all_pods(world).await.len(), 31);
